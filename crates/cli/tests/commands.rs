@@ -30,6 +30,7 @@ fn help_says_what_there_is() {
                    Protocol on standard input and output
       key          Work with the keys of `serve`
       template     Build templates of sandboxes, and look after them
+      image        Fetch images of containers, and look after them
       create       Make a sandbox in the daemon, and print its id
       ls           List the sandboxes of the daemon [alias: ps]
       exec         Run a command in a sandbox of the daemon

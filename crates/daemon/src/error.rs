@@ -182,7 +182,7 @@ pub enum DaemonError {
     Draining,
     /// The process that holds the sandbox failed, or did not answer.
     #[error("the sandbox's keeper failed: {tried}")]
-    SupervisorClient {
+    Supervisor {
         /// What was asked of it.
         tried: &'static str,
         /// Why it failed.
@@ -240,7 +240,7 @@ impl DaemonError {
         let source = source.into();
         match shortage(&*source) {
             Some(what) => Self::Short { what, source },
-            None => Self::SupervisorClient { tried, source },
+            None => Self::Supervisor { tried, source },
         }
     }
 
@@ -283,7 +283,7 @@ impl Explained for DaemonError {
             Self::Invalid { .. } => ErrorKind::Invalid,
             Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::Unauthorized | Self::Forbidden { .. } | Self::NotAllowed { .. } => ErrorKind::Denied,
-            Self::SupervisorClient { .. } | Self::Host { .. } => ErrorKind::Internal,
+            Self::Supervisor { .. } | Self::Host { .. } => ErrorKind::Internal,
             Self::Store(source) => source.kind(),
             Self::State(source) => source.kind(),
         }
@@ -391,7 +391,7 @@ mod tests {
                 (DaemonError::Short { what, .. }, Some(wanted)) if *what == wanted => {
                     assert_eq!(error.kind(), ErrorKind::Unavailable);
                 }
-                (DaemonError::Host { .. } | DaemonError::SupervisorClient { .. }, None) => {}
+                (DaemonError::Host { .. } | DaemonError::Supervisor { .. }, None) => {}
                 _ => panic!("{error:?} instead of {what:?}"),
             }
         }

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::client::{Answer, ask, connect, finish_sending, parse, read_all};
 use crate::server::{QUIET, Server};
-use crate::support::processes::{eventually, program};
+use crate::support::processes::{eventually, is_gateway, program};
 use crate::support::skip;
 
 /// Makes a sandbox; answers its id.
@@ -200,7 +200,8 @@ struct Guest(i32);
 impl Guest {
     fn stopped(server: &Server) -> Self {
         let keeper = children(i32::try_from(server.child().id()).unwrap());
-        let guests: Vec<i32> = keeper.into_iter().flat_map(children).collect();
+        let children = keeper.into_iter().flat_map(children);
+        let guests: Vec<i32> = children.filter(|pid| !is_gateway(*pid)).collect();
         let [guest] = guests[..] else { panic!("{guests:?}") };
         Self::signal(guest, Signal::STOP);
         Self(guest)

@@ -11,6 +11,7 @@ use offleash_interpreter::contexts::State;
 use offleash_interpreter::language::Language;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use super::support::processes::is_gateway;
 use super::world::{World, create_with, eventually, keepers_below, test, within};
 
 /// What a cell prints.
@@ -225,6 +226,7 @@ fn first_processes_below(root: &Path) -> Vec<i32> {
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     numbers
         .filter(|pid| parent(*pid).is_some_and(|parent| keepers.contains(&parent)))
+        .filter(|pid| !is_gateway(*pid))
         .collect()
 }
 

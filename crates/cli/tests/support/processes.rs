@@ -141,6 +141,11 @@ pub fn children_named(parent: u32, name: &str) -> Vec<u32> {
     processes_with(name).into_iter().filter(is_child).collect()
 }
 
+/// Whether a process is the gateway of a sandbox, which is a child of its supervisor as the sandbox's first process is.
+pub fn is_gateway(pid: i32) -> bool {
+    std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"offleash: gateway"))
+}
+
 /// A number of seconds for sleep(1) that no other process of this machine has, to find it by.
 pub fn long_sleep() -> String {
     let mut random = [0; 4];

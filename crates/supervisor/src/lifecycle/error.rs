@@ -11,6 +11,7 @@ use offleash_gateway::TrustError;
 use offleash_images::ImageError;
 use offleash_isolation::error::IsolationError;
 use offleash_store::{ApplyError, AuditError, FileError, RunError, StateError};
+use rustix::io::Errno;
 
 use super::secrets::SecretsError;
 use crate::templates::TemplateError;
@@ -129,6 +130,7 @@ impl Explained for ManagerError {
                 io::ErrorKind::AddrNotAvailable => ErrorKind::NotFound,
                 _ => ErrorKind::Internal,
             },
+            Self::Host { source, .. } if is_shortage(source) => ErrorKind::Exhausted,
             _ => self.explained().map_or(ErrorKind::Internal, Explained::kind),
         }
     }
@@ -176,6 +178,47 @@ impl ManagerError {
                 "put the directory back where it was; `offleash discard {id}` drops the changes instead"
             )),
             _ => None,
+        }
+    }
+}
+
+/// Whether there were not enough descriptors, memory or room on a disk, which is so for others, too, and may be over later.
+fn is_shortage(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    if errno
+        .is_some_and(|errno| [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOSPC, Errno::DQUOT].contains(&errno))
+    {
+        return true;
+    }
+    // Behind what wraps one, its source is not that one but what is behind it.
+    let mut next: Option<&(dyn std::error::Error + 'static)> = error.get_ref().map(|inner| inner as _);
+    while let Some(cause) = next {
+        if cause.downcast_ref::<io::Error>().is_some_and(is_shortage) {
+            return true;
+        }
+        next = cause.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortage_is_known_wherever_it_stands() {
+        let host = |source| ManagerError::Host {
+            action: "start the gateway",
+            source,
+        };
+        let short = || io::Error::from(Errno::MFILE);
+        for (source, kind) in [
+            (short(), ErrorKind::Exhausted),
+            (io::Error::other(short()), ErrorKind::Exhausted),
+            (io::Error::from(Errno::INVAL), ErrorKind::Internal),
+            (io::Error::other("another"), ErrorKind::Internal),
+        ] {
+            assert_eq!(host(source).kind(), kind);
         }
     }
 }
