@@ -280,7 +280,10 @@ impl Client {
                 sender.ready().await.unwrap();
                 sender.send_request(request).await.unwrap()
             }
-            Self::Http2(sender) => sender.send_request(request).await.unwrap(),
+            Self::Http2(sender) => {
+                sender.ready().await.unwrap();
+                sender.send_request(request).await.unwrap()
+            }
         };
         let status = answer.status().as_u16();
         let body = answer.into_body().collect().await.unwrap().to_bytes();
