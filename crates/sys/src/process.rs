@@ -174,6 +174,16 @@ pub fn start_ticks(pid: i32) -> io::Result<Option<u64>> {
     }
 }
 
+/// Whether this process has started the process `pid`, which nobody has reaped yet (proc_pid_stat(5), field 4).
+pub fn is_own_child(pid: i32) -> bool {
+    let parent = std::fs::read(format!("/proc/{pid}/stat")).ok().and_then(|stat| {
+        let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
+        let mut fields = std::str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace();
+        fields.nth(1)?.parse::<u32>().ok()
+    });
+    parent == Some(std::process::id())
+}
+
 fn start_ticks_in(stat: &[u8]) -> Option<u64> {
     let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
     let rest = std::str::from_utf8(&stat[after_name..]).ok()?;
@@ -496,6 +506,17 @@ mod tests {
         );
         assert!(released + OTHERS < free, "{released} {free}");
         drop(held);
+    }
+
+    #[test]
+    fn own_children_are_told_from_others() {
+        #[expect(clippy::disallowed_methods, reason = "any child will do")]
+        let mut child = std::process::Command::new("/bin/sleep").arg("60").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        assert!(is_own_child(pid) && !is_own_child(1) && !is_own_child(std::process::id().cast_signed()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!is_own_child(pid));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use super::directory::GroupDirectory;
 use super::error::{CgroupError, Reason};
 use super::hierarchy::{Controller, HierarchyTree, Version, writable};
 use super::mounts::{GroupMembership, HierarchyMount};
+use crate::process::is_own_child;
 
 /// The leaf of our own group that this process moves to, so that the group may hand controllers down.
 const SUPERVISOR: &str = "offleash-supervisor";
@@ -197,18 +198,20 @@ fn controllers_in(group: &GroupDirectory, file: &str) -> Vec<Controller> {
     text.split_whitespace().filter_map(Controller::from_name).collect()
 }
 
-/// Processes in the group that are not us; unreadable counts as one. Those of other pid namespaces read as 0.
+/// Processes in the group that are neither us nor started by us, which can be moved along; unreadable counts as one. Those of
+/// other pid namespaces read as 0.
 fn others_in(group: &GroupDirectory, own: &[i32]) -> usize {
     let Ok(text) = group.read_list("cgroup.procs") else {
         return 1;
     };
+    let is_own = |pid: i32| own.contains(&pid) || is_own_child(pid);
     text.lines()
-        .filter(|line| !line.trim().parse().is_ok_and(|pid| own.contains(&pid)))
+        .filter(|line| !line.trim().parse().is_ok_and(is_own))
         .count()
 }
 
-/// Hands `controllers` to the groups below the tree's parent, moving this process and its `children` into the leaf if
-/// it must.
+/// Hands `controllers` to the groups below the tree's parent, moving this process, its `children` and whatever else it started
+/// into the leaf if it must.
 ///
 /// What is handed down already is not written again, so usually nothing is done.
 pub(super) fn enable(tree: &HierarchyTree, controllers: &[Controller], children: &[Pid]) -> Result<(), CgroupError> {
@@ -226,8 +229,13 @@ pub(super) fn enable(tree: &HierarchyTree, controllers: &[Controller], children:
     if !matches!(tree.placement, DelegationWay::MoveThenEnable { .. }) {
         return hand_down();
     }
-    move_into_leaf(&parent, children)?;
-    hand_down().inspect_err(|_| move_back(&parent, children))
+    let others = parent.read_list("cgroup.procs").unwrap_or_default();
+    let others = others.lines().filter_map(|line| line.trim().parse::<i32>().ok());
+    let others = others.filter(|pid| is_own_child(*pid)).filter_map(Pid::from_raw);
+    let mut children = children.to_vec();
+    children.extend(others.filter(|pid| !children.contains(pid)).collect::<Vec<_>>());
+    move_into_leaf(&parent, &children)?;
+    hand_down().inspect_err(|_| move_back(&parent, &children))
 }
 
 fn move_into_leaf(parent: &GroupDirectory, children: &[Pid]) -> Result<(), CgroupError> {
