@@ -106,7 +106,7 @@ pub(crate) fn serve(link: Link, runtime: Runtime) -> io::Result<()> {
 }
 
 /// Waits for the next order; `None` at the end.
-fn next_order(link: &Link, incoming: &mut Incoming) -> io::Result<Option<Order>> {
+pub(crate) fn next_order(link: &Link, incoming: &mut Incoming) -> io::Result<Option<Order>> {
     loop {
         if let Some((order, _)) = incoming.next()? {
             return Ok(Some(order));

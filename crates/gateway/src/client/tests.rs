@@ -8,15 +8,17 @@ use offleash_sys::socket;
 
 use super::*;
 use crate::journal::{JournalEntry, LossCause};
-use crate::process::Link;
+use crate::process::{Link, next_order};
 use crate::wire::Report;
-use crate::wire::frames::MAX_REPORT;
+use crate::wire::frames::{Incoming, MAX_ORDER, MAX_REPORT};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A gateway that serves, as it says, and then does what `rest` does.
 fn gateway(rest: impl FnOnce(&Link) + Send + 'static) -> Gateway {
     let process = GatewayProcess::on_thread(move |link| {
+        // As every gateway does: it is asked first.
+        next_order(&link, &mut Incoming::new(MAX_ORDER)).unwrap().unwrap();
         link.send(&Report::Ready(Ok(())));
         rest(&link);
     });
