@@ -176,18 +176,20 @@ pub fn start_ticks(pid: i32) -> io::Result<Option<u64>> {
 
 /// Whether this process has started the process `pid`, which nobody has reaped yet (proc_pid_stat(5), field 4).
 pub fn is_own_child(pid: i32) -> bool {
-    let parent = std::fs::read(format!("/proc/{pid}/stat")).ok().and_then(|stat| {
-        let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
-        let mut fields = std::str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace();
-        fields.nth(1)?.parse::<u32>().ok()
-    });
+    let parent = std::fs::read(format!("/proc/{pid}/stat"))
+        .ok()
+        .and_then(|stat| fields_after_name(&stat)?.nth(1)?.parse::<u32>().ok());
     parent == Some(std::process::id())
 }
 
-fn start_ticks_in(stat: &[u8]) -> Option<u64> {
+/// The fields of a `stat` from the third on: the name before them may hold anything.
+fn fields_after_name(stat: &[u8]) -> Option<std::str::SplitAsciiWhitespace<'_>> {
     let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
-    let rest = std::str::from_utf8(&stat[after_name..]).ok()?;
-    let mut fields = rest.split_ascii_whitespace();
+    Some(std::str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace())
+}
+
+fn start_ticks_in(stat: &[u8]) -> Option<u64> {
+    let mut fields = fields_after_name(stat)?;
     let state = fields.next()?;
     // One that has ended and was not reaped yet still has a number.
     if matches!(state, "Z" | "X") {

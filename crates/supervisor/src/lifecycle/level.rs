@@ -14,7 +14,6 @@ use offleash_sys::process::is_root;
 
 use super::ManagerError;
 use offleash_core::error::with_causes;
-use offleash_planner;
 
 /// The level for a spec: the one asked for, or the strongest that needs no image, if it is not below the floor.
 ///

@@ -22,7 +22,6 @@ use super::error::TemplateError;
 use super::lines::{LinesIo, signals};
 use super::remove_abandoned;
 use crate::lifecycle::{self, RunRequest};
-use offleash_planner;
 use offleash_planner::base::{Template, remove_layer};
 use offleash_planner::recipes::steps::{self, Step};
 use offleash_planner::recipes::{Indexes, Machine};
