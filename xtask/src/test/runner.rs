@@ -106,8 +106,8 @@ pub(super) fn run(user: &'static str, launch: &dyn Launch) -> Pass {
     println!("{}", Running(jobs.len()));
     let pass = Mutex::new(Pass::new(user));
     let next = AtomicUsize::new(0);
-    // One more than there are CPUs: half of what tests take is waiting.
-    let workers = std::thread::available_parallelism().map_or(2, |count| count.get() + 1);
+    // Twice as many as there are CPUs: half of what tests take is waiting.
+    let workers = 2 * std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {

@@ -22,6 +22,7 @@ use std::fs::{self, DirBuilder};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use offleash_store::StateDirectory;
 
@@ -92,7 +93,10 @@ fn make_private(directory: &Path) -> Result<(), ImageError> {
 
 /// Writes a small file so that it is there as a whole or not at all.
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), ImageError> {
-    let new = path.with_extension(format!("new-{}", std::process::id()));
+    // Threads of one process write the same file too: two pulls of one name.
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let new = path.with_extension(format!("new-{}-{number}", std::process::id()));
     let written = fs::File::create(&new)
         .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
         .and_then(|()| fs::rename(&new, path))

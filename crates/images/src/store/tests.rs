@@ -43,3 +43,22 @@ fn who_removes_is_alone() {
     drop(one);
     drop(store.lock_for_removing().unwrap());
 }
+
+#[test]
+fn who_writes_one_file_at_once_does_not_take_it_from_the_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.json");
+    std::thread::scope(|scope| {
+        for byte in [b'a', b'b', b'c', b'd'] {
+            let path = &path;
+            scope.spawn(move || {
+                for _ in 0..50 {
+                    write_whole(path, &[byte; 9]).unwrap();
+                }
+            });
+        }
+    });
+    let whole = fs::read(&path).unwrap();
+    assert_eq!(whole, [whole[0]; 9]);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "something was left");
+}
