@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
-use offleash_core::spec::MOST_WARM;
+use offleash_core::spec::MAX_WARM;
 
 use crate::failure::Failure;
 
@@ -200,7 +200,7 @@ pub(crate) struct RunArgs {
     /// `-- COMMAND` or `-c STRING`, its parameters behind a `--`. Such a run asks for no network, secrets or terminal,
     /// and its standard input is no terminal. Its caller has no no_new_privs and no system call filter. Other runs start
     /// as ever. With `--python` and a template, Python waits in them with the template's libraries imported. [default: 0]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=i64::from(MOST_WARM)))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=i64::from(MAX_WARM)))]
     pub(crate) warm: Option<u8>,
     /// Do not say on standard error what became of the run, unless the exit code is not the command's.
     #[arg(long, short = 'q')]

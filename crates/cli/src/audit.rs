@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use offleash_core::text::Text;
-use offleash_store::Audit;
+use offleash_store::AuditLog;
 use offleash_supervisor::lifecycle::open_existing_state;
 
 use crate::args::{AuditAction, AuditArgs};
@@ -18,7 +18,7 @@ const NO_LINES: &[u8] = b"0 lines, unbroken\n";
 
 pub(crate) fn audit(arguments: &AuditArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     // A directory that is mistyped must not pass for a log without a fault.
-    let audit = open_existing_state(state)?.map(|state| Audit::new(&state));
+    let audit = open_existing_state(state)?.map(|state| AuditLog::new(&state));
     match (arguments.action, audit) {
         (AuditAction::Verify, Some(audit)) => verify(&audit),
         (AuditAction::Show, Some(audit)) => show(&audit),
@@ -30,7 +30,7 @@ pub(crate) fn audit(arguments: &AuditArgs, state: Option<&Path>) -> Result<ExitC
     }
 }
 
-fn verify(audit: &Audit) -> Result<ExitCode, Failure> {
+fn verify(audit: &AuditLog) -> Result<ExitCode, Failure> {
     let report = audit.verify()?;
     match &report.first_bad {
         None => {
@@ -51,7 +51,7 @@ fn verify(audit: &Audit) -> Result<ExitCode, Failure> {
     }
 }
 
-fn show(audit: &Audit) -> Result<ExitCode, Failure> {
+fn show(audit: &AuditLog) -> Result<ExitCode, Failure> {
     let mut out = Vec::new();
     for line in audit.show()? {
         out.extend(terminal::json_line(&line?)?);

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use offleash_core::id::RunId;
 use offleash_core::text::Text;
 use offleash_store::{
-    ApplyError, ApplyRequest, Change, ChangeKind, Refusal, RefusalReason, Run, RunError, RunListing, RunState,
-    Selection, StateDirectory, leads_out_to, runs as list_runs,
+    ApplyError, ApplyRequest, ChangeKind, ChangeSelection, LayerChange, RefusalReason, RefusedChange, RunError,
+    RunListing, RunState, StateDirectory, StoredRun, leads_out_to, runs as list_runs,
 };
 use offleash_supervisor::changes;
 use offleash_supervisor::lifecycle::{ManagerError, open_existing_state};
@@ -56,7 +56,7 @@ pub(crate) fn diff(arguments: &DiffArgs, state: Option<&Path>) -> Result<ExitCod
 }
 
 /// An empty answer would say that the run changed nothing.
-fn check_that_changes_wait(run: &Run) -> Result<(), Failure> {
+fn check_that_changes_wait(run: &StoredRun) -> Result<(), Failure> {
     let id = run.id().clone();
     match run.state()? {
         RunState::Applied => Err(ManagerError::from(RunError::AlreadyApplied { id }).into()),
@@ -77,7 +77,7 @@ struct ShownChange<'a> {
 }
 
 impl<'a> ShownChange<'a> {
-    fn of(change: &'a Change, roots: &[PathBuf]) -> Self {
+    fn of(change: &'a LayerChange, roots: &[PathBuf]) -> Self {
         Self {
             path: Text::from(&change.path),
             layer: change.layer,
@@ -94,7 +94,7 @@ fn shown_root(roots: &[PathBuf], layer: usize) -> Text {
     Text::from(roots.get(layer).map_or(Path::new(""), PathBuf::as_path))
 }
 
-fn patch(run: &Run, change: &Change) -> Result<Vec<u8>, Failure> {
+fn patch(run: &StoredRun, change: &LayerChange) -> Result<Vec<u8>, Failure> {
     let diff = run.unified(change).map_err(ManagerError::from)?;
     if !terminal::shows_to_a_person() {
         return Ok(diff.bytes);
@@ -103,7 +103,7 @@ fn patch(run: &Run, change: &Change) -> Result<Vec<u8>, Failure> {
     Ok(terminal::literal(&diff.bytes))
 }
 
-fn summary_line(change: &Change, roots: &[PathBuf]) -> Vec<u8> {
+fn summary_line(change: &LayerChange, roots: &[PathBuf]) -> Vec<u8> {
     let letter = match change.kind {
         ChangeKind::Added => 'A',
         ChangeKind::Modified => 'M',
@@ -117,7 +117,7 @@ fn summary_line(change: &Change, roots: &[PathBuf]) -> Vec<u8> {
 }
 
 /// Why a change is not applied unless it is named.
-fn why_not(change: &Change) -> Option<String> {
+fn why_not(change: &LayerChange) -> Option<String> {
     let target = change.after.as_ref().and_then(|node| node.target.as_deref());
     match (target.filter(|_| change.leads_out), &change.protected) {
         (Some(target), _) => Some(leads_out_to(target)),
@@ -127,8 +127,8 @@ fn why_not(change: &Change) -> Option<String> {
 }
 
 /// How many changes there are of each kind, in a line.
-fn counts(changes: &[Change]) -> String {
-    let count = |is_such: &dyn Fn(&Change) -> bool| changes.iter().filter(|change| is_such(change)).count();
+fn counts(changes: &[LayerChange]) -> String {
+    let count = |is_such: &dyn Fn(&LayerChange) -> bool| changes.iter().filter(|change| is_such(change)).count();
     let kinds = [
         (ChangeKind::Added, "added"),
         (ChangeKind::Modified, "modified"),
@@ -152,19 +152,19 @@ fn counts(changes: &[Change]) -> String {
     format!("{} change{s}{of}{}\n", changes.len(), parts.join(", "))
 }
 
-fn select(run: &Run, paths: &[PathBuf]) -> Result<Vec<Change>, Failure> {
+fn select(run: &StoredRun, paths: &[PathBuf]) -> Result<Vec<LayerChange>, Failure> {
     let changes = run.changes().map_err(ManagerError::from)?;
     if paths.is_empty() {
         return Ok(changes);
     }
     let roots = run.roots();
-    let is_at = |change: &Change, path: &Path| {
+    let is_at = |change: &LayerChange, path: &Path| {
         // `./a` is `a`.
         let path: PathBuf = path.components().filter(|part| *part != Component::CurDir).collect();
         let absolute = roots.get(change.layer).map(|root| root.join(&change.path));
         change.path.starts_with(&path) || absolute.is_some_and(|absolute| absolute.starts_with(&path))
     };
-    let wanted = |change: &Change| paths.iter().any(|path| is_at(change, path));
+    let wanted = |change: &LayerChange| paths.iter().any(|path| is_at(change, path));
     for path in paths {
         if !changes.iter().any(|change| is_at(change, path)) {
             return Err(
@@ -180,9 +180,9 @@ pub(crate) fn apply(arguments: &ApplyArgs, state: Option<&Path>) -> Result<ExitC
     let run = id_of(&arguments.run)?;
     let state = state_of(&run, state)?;
     let selection = if arguments.paths.is_empty() {
-        Selection::All
+        ChangeSelection::All
     } else {
-        Selection::Paths(arguments.paths.clone())
+        ChangeSelection::Paths(arguments.paths.clone())
     };
     let report = changes::apply(
         &state,
@@ -230,7 +230,7 @@ fn apply_failure(error: ManagerError) -> Failure {
     }
 }
 
-fn hint_of_refusals(run: &RunId, refused: &[Refusal]) -> String {
+fn hint_of_refusals(run: &RunId, refused: &[RefusedChange]) -> String {
     let any = |is_such: fn(&RefusalReason) -> bool| refused.iter().any(|refusal| is_such(&refusal.reason));
     if any(|reason| matches!(reason, RefusalReason::Protected { .. } | RefusalReason::LeadsOut { .. })) {
         format!("name a path to apply it nonetheless: `offleash apply {run} PATH`")
@@ -243,7 +243,7 @@ fn hint_of_refusals(run: &RunId, refused: &[Refusal]) -> String {
     }
 }
 
-fn refusal_line(refusal: &Refusal, roots: &[PathBuf]) -> String {
+fn refusal_line(refusal: &RefusedChange, roots: &[PathBuf]) -> String {
     refusal.told(roots)
 }
 
@@ -333,10 +333,10 @@ fn id_of(text: &str) -> Result<RunId, Failure> {
     })
 }
 
-fn open(run: &str, state: Option<&Path>) -> Result<Run, Failure> {
+fn open(run: &str, state: Option<&Path>) -> Result<StoredRun, Failure> {
     let id = id_of(run)?;
     let state = state_of(&id, state)?;
-    Ok(Run::open(&state, &id).map_err(ManagerError::from)?)
+    Ok(StoredRun::open(&state, &id).map_err(ManagerError::from)?)
 }
 
 /// The state directory in which a run is looked for.

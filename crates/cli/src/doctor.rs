@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use offleash_core::text::one_line;
-use offleash_isolation::probe::{self, Check, Mend, Report, Status, Subject};
+use offleash_isolation::probe::{self, FeatureCheck, FeatureRemedy, FeatureStatus, ProbeReport, ProbeSubject};
 use offleash_store::HostIdentity;
 
 use crate::args::DoctorArgs;
@@ -21,7 +21,7 @@ const EXIT_NO_LEVEL: u8 = 1;
 /// Probes the machine and prints the report; success means that at least one level is available.
 pub(crate) fn doctor(options: &DoctorArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     let state = state.map_or_else(|| HostIdentity::of_this_process().default_state(), PathBuf::from);
-    let subject = Subject::this_process(state).map_err(|error| Failure::from_error(&error))?;
+    let subject = ProbeSubject::this_process(state).map_err(|error| Failure::from_error(&error))?;
     let mut report = probe::probe(&subject);
     let of_code = offleash_supervisor::probe::checks(&report, &subject.state_directory);
     report.checks.extend(of_code);
@@ -45,7 +45,7 @@ pub(crate) fn doctor(options: &DoctorArgs, state: Option<&Path>) -> Result<ExitC
 ///
 /// # Errors
 /// Those of `out`.
-pub(crate) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn render(report: &ProbeReport, out: &mut dyn Write) -> io::Result<()> {
     let level_width = report
         .levels
         .iter()
@@ -76,20 +76,20 @@ fn shown(text: &str) -> Cow<'_, str> {
     one_line(text.as_bytes())
 }
 
-fn word(status: Status) -> &'static str {
+fn word(status: FeatureStatus) -> &'static str {
     match status {
-        Status::Ok => "ok",
-        Status::Limited => "limited",
-        Status::Missing => "missing",
+        FeatureStatus::Ok => "ok",
+        FeatureStatus::Limited => "limited",
+        FeatureStatus::Missing => "missing",
     }
 }
 
-fn render_details(check: &Check, out: &mut dyn Write) -> io::Result<()> {
-    if check.status == Status::Ok {
+fn render_details(check: &FeatureCheck, out: &mut dyn Write) -> io::Result<()> {
+    if check.status == FeatureStatus::Ok {
         return Ok(());
     }
     writeln!(out, "         for: {}", check.needed_for)?;
-    let Some(Mend { explanation, commands }) = &check.mend else {
+    let Some(FeatureRemedy { explanation, commands }) = &check.mend else {
         return Ok(());
     };
     writeln!(out, "         mend: {}", shown(explanation))?;
@@ -108,7 +108,7 @@ fn render_details(check: &Check, out: &mut dyn Write) -> io::Result<()> {
 ///
 /// # Errors
 /// Those of `out`.
-pub(crate) fn render_json(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn render_json(report: &ProbeReport, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(&terminal::json_document(report)?)
 }
 
@@ -119,23 +119,23 @@ mod tests {
 
     use super::*;
 
-    fn report() -> Report {
-        let check = |name, status, mend| Check {
+    fn report() -> ProbeReport {
+        let check = |name, status, mend| FeatureCheck {
             name,
             status,
             found: format!("{name} found"),
             needed_for: "runs",
             mend,
         };
-        let mend = Mend {
+        let mend = FeatureRemedy {
             explanation: "write it".to_owned(),
             commands: vec!["tee x <<'EOF'\nline\nEOF".to_owned()],
         };
-        Report {
+        ProbeReport {
             checks: vec![
-                check("kernel", Status::Ok, None),
-                check("landlock", Status::Limited, Some(mend)),
-                check("kvm", Status::Missing, None),
+                check("kernel", FeatureStatus::Ok, None),
+                check("landlock", FeatureStatus::Limited, Some(mend)),
+                check("kvm", FeatureStatus::Missing, None),
             ],
             levels: vec![LevelReport {
                 level: Level::Process,

@@ -12,7 +12,7 @@ use offleash_core::policy::reference;
 use offleash_core::text::Text;
 use offleash_store::HostIdentity;
 use offleash_supervisor::lifecycle::{self, ManagerError};
-use offleash_sys::seccomp::{self, Verdict};
+use offleash_sys::seccomp::{self, TableVerdict};
 
 use crate::args::{ExplainArgs, PolicyCheckArgs, Question, SandboxArgs};
 use crate::failure::Failure;
@@ -103,9 +103,9 @@ fn syscall_answer(name: &str) -> Result<String, Failure> {
         );
     };
     let word = match explanation.verdict {
-        Verdict::Allowed => "allowed".to_owned(),
-        Verdict::Conditional => "allowed with certain arguments".to_owned(),
-        Verdict::Refused { errno } => format!("refused: {}", std::io::Error::from_raw_os_error(errno)),
+        TableVerdict::Allowed => "allowed".to_owned(),
+        TableVerdict::Conditional => "allowed with certain arguments".to_owned(),
+        TableVerdict::Refused { errno } => format!("refused: {}", std::io::Error::from_raw_os_error(errno)),
     };
     Ok(format!(
         "{name}: {word}\nreason: {}\nnumber: {}\n",

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use offleash_core::network::{AddressClass, Host, NetworkPolicy, Protocol, RequestRules, RuleVerdict, classify};
+use offleash_core::network::{AddressClass, Host, NetworkPolicy, RequestRules, RuleVerdict, SpokenProtocol, classify};
 use offleash_core::policy::Policy;
-use offleash_core::record::{Connection, ConnectionVerdict, NetworkUse};
+use offleash_core::record::{ConnectionRecord, ConnectionVerdict, NetworkUse};
 use offleash_core::spec::SandboxSpec;
 use offleash_core::text::Text;
 
@@ -20,7 +20,7 @@ const HEAD: &str = "# Written by `offleash run --learn`: what the run reached, a
 /// What a line about something that was not reached begins with; those of earlier runs are replaced.
 const REFUSED: &str = "# refused while learning: ";
 /// How many of those lines are written.
-const MOST_REFUSED: usize = 100;
+const MAX_REFUSED: usize = 100;
 
 /// A run from which a policy is learned.
 #[derive(Debug)]
@@ -132,12 +132,12 @@ fn anything() -> Result<Place, Failure> {
     Ok(Place {
         host,
         port: 443,
-        protocol: Protocol::usual(443),
+        protocol: SpokenProtocol::usual(443),
     })
 }
 
 /// What a connection needs to be allowed; nothing if it was not made, or made to a service of the host that was given.
-fn places(rules: &NetworkPolicy, seen: &Connection) -> Vec<Place> {
+fn places(rules: &NetworkPolicy, seen: &ConnectionRecord) -> Vec<Place> {
     let is_given = seen
         .rule
         .as_ref()
@@ -153,7 +153,9 @@ fn places(rules: &NetworkPolicy, seen: &Connection) -> Vec<Place> {
     let hosts: BTreeSet<Host> = named.into_iter().chain(address.map(Host::from)).collect();
     let place = |host: Host| {
         let decision = rules.decide(&host, seen.port);
-        let protocol = decision.rule.map_or(Protocol::usual(seen.port), |_| decision.protocol);
+        let protocol = decision
+            .rule
+            .map_or(SpokenProtocol::usual(seen.port), |_| decision.protocol);
         Place {
             host,
             port: seen.port,
@@ -187,9 +189,9 @@ fn refusals(used: &NetworkUse) -> String {
             .keys()
             .map(|name| Text::from(name.as_str()).to_string()),
     );
-    let more = lines.len().saturating_sub(MOST_REFUSED);
+    let more = lines.len().saturating_sub(MAX_REFUSED);
     let mut text = String::new();
-    for line in lines.into_iter().take(MOST_REFUSED) {
+    for line in lines.into_iter().take(MAX_REFUSED) {
         // Writing to a string cannot fail.
         let _written = writeln!(text, "{REFUSED}{line}");
     }
@@ -216,14 +218,14 @@ mod tests {
 
     use super::*;
 
-    fn seen(host: &str, port: u16, verdict: ConnectionVerdict) -> Connection {
-        Connection {
+    fn seen(host: &str, port: u16, verdict: ConnectionVerdict) -> ConnectionRecord {
+        ConnectionRecord {
             reason: (verdict != ConnectionVerdict::Allowed).then(|| "no rule allows it".to_owned()),
-            ..Connection::seen(host, port, verdict)
+            ..ConnectionRecord::seen(host, port, verdict)
         }
     }
 
-    fn learned(path: &std::path::Path, connections: Vec<Connection>, names: &[&str]) -> Result<String, Failure> {
+    fn learned(path: &std::path::Path, connections: Vec<ConnectionRecord>, names: &[&str]) -> Result<String, Failure> {
         let arguments = LearnArgs {
             learn: Some(path.to_owned()),
             learn_allow: vec!["*.example.com:443/tcp".into()],
@@ -279,15 +281,15 @@ mod tests {
     fn no_more_is_learned_than_the_run_was_allowed_and_nothing_less() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("learned.toml");
-        let given = Connection {
+        let given = ConnectionRecord {
             rule: Some("network.host_ports: 8080".to_owned()),
             ..seen("127.0.0.1", 8080, ConnectionVerdict::Allowed)
         };
-        let inside = Connection {
+        let inside = ConnectionRecord {
             address: Some("10.0.0.5".parse().unwrap()),
             ..seen("in.example", 443, ConnectionVerdict::Allowed)
         };
-        let outside = Connection {
+        let outside = ConnectionRecord {
             address: Some("93.184.216.34".parse().unwrap()),
             ..seen("out.example", 443, ConnectionVerdict::Allowed)
         };

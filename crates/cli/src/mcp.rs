@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use crate::{remote, serve, specify, terminal};
 
 /// How long a command may take where no limit says so.
-const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+const MAX_LENGTH: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(crate) fn mcp(arguments: &McpArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     if arguments.server {
@@ -48,7 +48,7 @@ pub(crate) fn mcp(arguments: &McpArgs, state: Option<&Path>) -> Result<ExitCode,
     let longest = spec
         .limits
         .wall_time
-        .map_or(LONGEST, |wall| Duration::from_millis(wall.0));
+        .map_or(MAX_LENGTH, |wall| Duration::from_millis(wall.0));
     let complaints = terminal::complaints()
         .map_err(|error| Failure::new(format!("cannot use standard error: {error}")).with_hint("leave it open"))?;
     let sandboxes = Arc::new(LocalSandboxes::new(LocalConfig {
@@ -59,7 +59,7 @@ pub(crate) fn mcp(arguments: &McpArgs, state: Option<&Path>) -> Result<ExitCode,
     if !spec.network.reaches_out() && spec.network.host_ports.is_empty() {
         terminal::complain("offleash: sandboxes have no network; `--allow HOST` lets them reach a host");
     }
-    // One thread, which is this one: keepers end with the thread that started them.
+    // One thread, which is this one: supervisors end with the thread that started them.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -10,7 +10,7 @@ use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use offleash_core::network::Question;
+use offleash_core::network::ApprovalQuestion;
 use offleash_core::policy::Policy;
 use offleash_core::text::Text;
 use offleash_planner::{RegularFileError, read_regular_file};
@@ -99,7 +99,7 @@ impl PolicyFile {
 }
 
 impl RememberRule for PolicyFile {
-    fn remember(&mut self, question: &Question) -> Result<String, String> {
+    fn remember(&mut self, question: &ApprovalQuestion) -> Result<String, String> {
         let name = Text::from(&self.path);
         let written =
             allow(self.text(), &[Place::of(question)].into()).and_then(|edited| match edited.denied.first() {

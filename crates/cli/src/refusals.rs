@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use offleash_core::limits::LimitName;
 use offleash_core::network::{AddressClass, DomainName, Host, NetworkPolicy, classify};
-use offleash_core::record::{Connection, ConnectionVerdict, LimitEffect, LimitHit, NetworkUse, RequestSeen};
+use offleash_core::record::{ConnectionRecord, ConnectionVerdict, LimitEffect, LimitHit, NetworkUse, RequestSeen};
 use offleash_core::spec::NetworkSpec;
 use offleash_core::text::Text;
 
@@ -131,7 +131,7 @@ fn of_the_network(hits: &[LimitHit]) -> impl Iterator<Item = String> + '_ {
     })
 }
 
-fn line_of_request(connection: &Connection, request: &RequestSeen) -> Option<String> {
+fn line_of_request(connection: &ConnectionRecord, request: &RequestSeen) -> Option<String> {
     let reason = Text::from(request.reason.as_deref()?);
     let place = Text::from(format!("{}:{}", connection.host, connection.port).as_str());
     let what = match request.verdict {
@@ -151,8 +151,8 @@ fn line_of_name(name: &str, rules: &NetworkPolicy) -> String {
     }
 }
 
-fn line(connection: &Connection, internet: bool) -> Option<String> {
-    let Connection {
+fn line(connection: &ConnectionRecord, internet: bool) -> Option<String> {
+    let ConnectionRecord {
         host,
         port,
         reason,
@@ -198,11 +198,11 @@ mod tests {
 
     use super::*;
 
-    fn refused(host: &str, rule: Option<&str>) -> Connection {
-        Connection {
+    fn refused(host: &str, rule: Option<&str>) -> ConnectionRecord {
+        ConnectionRecord {
             reason: Some("no rule allows it".to_owned()),
             rule: rule.map(ToOwned::to_owned),
-            ..Connection::seen(host, 443, ConnectionVerdict::Refused)
+            ..ConnectionRecord::seen(host, 443, ConnectionVerdict::Refused)
         }
     }
 
@@ -221,7 +221,7 @@ mod tests {
             duration_ms: 0,
         };
         let network = NetworkUse {
-            connections: vec![Connection {
+            connections: vec![ConnectionRecord {
                 verdict: ConnectionVerdict::Allowed,
                 reason: None,
                 requests: vec![
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn nothing_is_said_of_what_was_allowed() {
-        let allowed = Connection {
+        let allowed = ConnectionRecord {
             verdict: ConnectionVerdict::Allowed,
             reason: None,
             ..refused("a.example", None)

@@ -18,7 +18,7 @@ use offleash_core::text::Text;
 use offleash_daemon::{Daemon, DaemonConfig};
 use offleash_isolation::probe;
 use offleash_store::{HostIdentity, StateDirectory};
-use offleash_sys::rlimit::{Resource, raise_soft};
+use offleash_sys::rlimit::{LimitedResource, raise_soft};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::builds::BuildTeller;
@@ -28,12 +28,12 @@ use crate::args::ServeArgs;
 use crate::failure::Failure;
 use crate::terminal;
 
-/// Threads that answer requests; what takes long is done by keepers and sandboxes.
-const MOST_THREADS: usize = 8;
+/// Threads that answer requests; what takes long is done by supervisors and sandboxes.
+const MAX_THREADS: usize = 8;
 /// How long what is being done with sandboxes may take once the server is told to end.
-const FAREWELL: Duration = Duration::from_secs(30);
+const LINGER: Duration = Duration::from_secs(30);
 /// As many files as a process may have open on any machine.
-const MOST_FILES: u64 = 1 << 20;
+const MAX_FILES: u64 = 1 << 20;
 
 pub(crate) fn serve(arguments: &ServeArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     let mut config = config::read(arguments, state)?;
@@ -58,7 +58,7 @@ pub(crate) fn serve(arguments: &ServeArgs, state: Option<&Path>) -> Result<ExitC
     let _cleaned = offleash_supervisor::templates::clean(&state);
     config.daemon.state = Some(state.path().to_owned());
     config.server.local = Some(state.path().join(SOCKET));
-    let threads = std::thread::available_parallelism().map_or(2, |count| count.get().clamp(2, MOST_THREADS));
+    let threads = std::thread::available_parallelism().map_or(2, |count| count.get().clamp(2, MAX_THREADS));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads)
         .enable_all()
@@ -109,7 +109,7 @@ async fn run(config: Config, state: &Path, lines: Arc<JsonLines>) -> Result<(), 
         .await;
     lines.server("requests are done with; what is being done with sandboxes is finished");
     // Sandboxes live on.
-    match tokio::time::timeout(FAREWELL, daemon.drain()).await {
+    match tokio::time::timeout(LINGER, daemon.drain()).await {
         Ok(()) => lines.server("ended; sandboxes live on"),
         Err(_) => {
             lines.server("ended while something was still being done with a sandbox; the next server finishes it")
@@ -144,8 +144,8 @@ fn inherited() -> Result<Option<std::net::TcpListener>, Failure> {
 /// Takes as many descriptors as are to be had, and asks the kernel to end others first when memory runs out.
 fn prepare_process() {
     // Fewer connections are possible without, and each that is too many is refused.
-    let _raised = raise_soft(Resource::OpenFiles, MOST_FILES);
-    // Only root and service managers may; keepers undo it for themselves.
+    let _raised = raise_soft(LimitedResource::OpenFiles, MAX_FILES);
+    // Only root and service managers may; supervisors undo it for themselves.
     let _protected = std::fs::write("/proc/self/oom_score_adj", "-500");
 }
 

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use offleash_core::error::Explained;
-use offleash_core::level::{Degrade, Level, LevelChoice};
-use offleash_core::path_rules::{Anchors, PathPattern};
+use offleash_core::level::{DegradeMode, Level, LevelChoice};
+use offleash_core::path_rules::{PathPattern, PatternAnchors};
 use offleash_core::policy::Policy;
 use offleash_core::spec::{
-    Access, IdChoice, MountSpec, RootChoice, SandboxSpec, TmpfsSpec, WorkspaceMode, WorkspaceSpec,
+    IdChoice, MountAccess, MountSpec, RootChoice, SandboxSpec, TmpfsSpec, WorkspaceMode, WorkspaceSpec,
 };
 use offleash_core::template::TemplateName;
 use offleash_core::text::Text;
@@ -30,7 +30,7 @@ mod network;
 pub(crate) use self::network::{apply_flags as apply_network_flags, rule as network_rule};
 
 /// What is read of a policy that was named, in bytes.
-const MOST_BYTES: u64 = 1024 * 1024;
+const MAX_BYTES: u64 = 1024 * 1024;
 
 /// The name under which a policy is looked for in the workspace.
 const POLICY_NAME: &str = "offleash.toml";
@@ -74,7 +74,7 @@ fn check_read(arguments: &SandboxArgs, spec: &SandboxSpec) -> Result<(), Failure
     }
     let workspace = spec.workspace.as_ref().map(|workspace| workspace.path.as_path());
     let home = this_home();
-    let anchors = Anchors {
+    let anchors = PatternAnchors {
         // One that does not exist is refused as that.
         workspace: workspace.filter(|path| path.is_dir()),
         home: home.as_deref(),
@@ -97,7 +97,10 @@ fn apply_flags(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Fa
     for text in &arguments.mount {
         spec.mounts.push(mount_of(text)?);
     }
-    for (pairs, access) in [(&arguments.bind, Access::Rw), (&arguments.ro_bind, Access::Ro)] {
+    for (pairs, access) in [
+        (&arguments.bind, MountAccess::Rw),
+        (&arguments.ro_bind, MountAccess::Ro),
+    ] {
         let (pairs, _) = pairs.as_chunks();
         spec.mounts.extend(pairs.iter().map(|[source, target]| MountSpec {
             source: absolute(source),
@@ -154,8 +157,8 @@ fn apply_level(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Fa
         spec.min_level = Some(level("--min-level", text)?);
     }
     match arguments.degrade {
-        Some(DegradeArg::Allow) => spec.degrade = Degrade::Allow,
-        Some(DegradeArg::Refuse) => spec.degrade = Degrade::Refuse,
+        Some(DegradeArg::Allow) => spec.degrade = DegradeMode::Allow,
+        Some(DegradeArg::Refuse) => spec.degrade = DegradeMode::Refuse,
         None => {}
     }
     match arguments.ids {
@@ -246,9 +249,9 @@ fn absolute(given: &OsStr) -> PathBuf {
 /// `SRC:DST[:ro|:rw]`.
 fn mount_of(text: &OsStr) -> Result<MountSpec, Failure> {
     let (rest, access) = match split_last(text) {
-        Some((rest, "rw")) => (rest, Access::Rw),
-        Some((rest, "ro")) => (rest, Access::Ro),
-        _ => (text, Access::Ro),
+        Some((rest, "rw")) => (rest, MountAccess::Rw),
+        Some((rest, "ro")) => (rest, MountAccess::Ro),
+        _ => (text, MountAccess::Ro),
     };
     let bytes = rest.as_bytes();
     let colon = bytes
@@ -388,7 +391,7 @@ fn read_discovered(file: &Path) -> Result<Option<String>, Failure> {
 /// Reads a file that the user named, which may be a pipe or a link.
 pub(crate) fn read(file: &Path) -> Result<String, Failure> {
     let mut bytes = Vec::new();
-    let read = std::fs::File::open(file).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes));
+    let read = std::fs::File::open(file).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
     read.map_err(|error| {
         in_file(
             file,
@@ -396,11 +399,11 @@ pub(crate) fn read(file: &Path) -> Result<String, Failure> {
             Some("name a file that exists and that you may read".into()),
         )
     })?;
-    if bytes.len() as u64 > MOST_BYTES {
+    if bytes.len() as u64 > MAX_BYTES {
         let hint = "name a policy, which nobody writes that long";
         return Err(in_file(
             file,
-            &format!("it is larger than {MOST_BYTES} bytes"),
+            &format!("it is larger than {MAX_BYTES} bytes"),
             Some(hint.into()),
         ));
     }
@@ -464,9 +467,9 @@ mod tests {
         let mount = mount_of(OsStr::new("/a:b:/c")).unwrap();
         assert_eq!(
             (mount.source, mount.target, mount.access),
-            ("/a:b".into(), "/c".into(), Access::Ro)
+            ("/a:b".into(), "/c".into(), MountAccess::Ro)
         );
-        assert_eq!(mount_of(OsStr::new("/a:/c:rw")).unwrap().access, Access::Rw);
+        assert_eq!(mount_of(OsStr::new("/a:/c:rw")).unwrap().access, MountAccess::Rw);
         for bad in ["", "/a", ":/c", "/a:", "/a:/c:xx", "/a:/c:xx:rw"] {
             assert!(mount_of(OsStr::new(bad)).is_err(), "{bad:?}");
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use offleash_core::plan::Environment;
 use offleash_core::spec::SandboxSpec;
-use offleash_planner::Host;
+use offleash_planner::PlanningHost;
 use offleash_store::{StateDirectory, rfc3339};
 use offleash_supervisor::frames::texts;
 use offleash_supervisor::lifecycle::{
@@ -231,7 +231,7 @@ impl Waiting {
         let request = run::request(arguments, spec, self.invocation.state.as_deref(), started).ok()?;
         let env = handover.env();
         let home = env.iter().find(|(name, value)| name == "HOME" && !value.is_empty());
-        let host = Host {
+        let host = PlanningHost {
             home: home.map(|(_, home)| PathBuf::from(home)),
             cwd: handover.cwd(),
             env,

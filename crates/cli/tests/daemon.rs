@@ -1,4 +1,4 @@
-//! The daemon with real keepers: what it makes, what becomes of it, and what `kill -9` of the daemon leaves.
+//! The daemon with real supervisors: what it makes, what becomes of it, and what `kill -9` of the daemon leaves.
 
 #![cfg(target_os = "linux")]
 #![expect(

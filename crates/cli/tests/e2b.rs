@@ -3,7 +3,7 @@
 //! Agent hosts are here, too, with the official client of the protocol that they speak.
 //!
 //! What is in Python and JavaScript is beside this file; here is what starts it, and what the SDKs cannot do: to kill the
-//! server, its keepers and its guests at the wrong moment, and to ask for too much of it.
+//! server, its supervisors and its guests at the wrong moment, and to ask for too much of it.
 
 #![cfg(target_os = "linux")]
 #![expect(

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use client::ask;
 use server::{QUIET, Server};
-use support::processes::{PATIENCE, eventually};
+use support::processes::{TIMEOUT, eventually};
 
 /// A word that is in everything that must not be told.
 const SECRET: &str = "told-to-nobody";
@@ -51,7 +51,7 @@ impl Collector {
     }
 
     fn take(&self, mut stream: TcpStream) {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let mut bytes = Vec::new();
         let mut piece = [0; 65536];
         loop {

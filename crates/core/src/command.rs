@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::str::FromStr;
 
-use crate::path_rules::{Anchors, PathPattern, PathPatternError};
+use crate::path_rules::{PathPattern, PathPatternError, PatternAnchors};
 
 /// Which executables may be run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -91,13 +91,13 @@ impl CommandPattern {
         if self.by_name {
             return resolved.file_name().is_some_and(|name| self.matches_name(name));
         }
-        let beneath = self.pattern.is_beneath() && self.pattern.covers(resolved, Anchors::default());
-        beneath || (!self.pattern.is_beneath() && self.pattern.names(resolved, Anchors::default()))
+        let beneath = self.pattern.is_beneath() && self.pattern.covers(resolved, PatternAnchors::default());
+        beneath || (!self.pattern.is_beneath() && self.pattern.names(resolved, PatternAnchors::default()))
     }
 
     /// Whether this is a bare name that matches `name`.
     pub fn matches_name(&self, name: &OsStr) -> bool {
-        let root = Anchors {
+        let root = PatternAnchors {
             workspace: Some(Path::new("/")),
             home: None,
         };

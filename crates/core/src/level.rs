@@ -64,7 +64,7 @@ pub enum LevelChoice {
 /// What to do when something that was asked for cannot be enforced here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Degrade {
+pub enum DegradeMode {
     /// Refuse to run, with the reason and the mend.
     #[default]
     Refuse,

@@ -59,7 +59,7 @@ impl Default for Limits {
             pids: Some(512),
             workspace: Some(Bytes::mib(4096)),
             inodes: Some(500_000),
-            depth: Some(MOST_DEPTH),
+            depth: Some(MAX_DEPTH),
             file_size: Some(Bytes::mib(2048)),
             tmp: Some(Bytes::mib(1024)),
             open_files: Some(4096),
@@ -147,16 +147,16 @@ pub struct LimitRow {
 }
 
 /// Directories below so many others are not measured: nobody needs them, and the way back to each is long.
-pub const MOST_DEPTH: u64 = 1024;
+pub const MAX_DEPTH: u64 = 1024;
 
-const SIZE_MOST: u64 = i64::MAX.unsigned_abs();
-const TIME_MOST: u64 = 10 * 366 * 24 * 3_600_000;
+const MAX_SIZE: u64 = i64::MAX.unsigned_abs();
+const MAX_TIME: u64 = 10 * 366 * 24 * 3_600_000;
 
 const fn row(name: LimitName, words: (&'static str, &'static str), unit: LimitUnit, doc: &'static str) -> LimitRow {
     let most = match unit {
         LimitUnit::Cpus => 4_096_000,
-        LimitUnit::Time => TIME_MOST,
-        LimitUnit::Size | LimitUnit::Count => SIZE_MOST,
+        LimitUnit::Time => MAX_TIME,
+        LimitUnit::Size | LimitUnit::Count => MAX_SIZE,
     };
     LimitRow {
         name,
@@ -312,7 +312,7 @@ pub const LIMITS: [LimitRow; 17] = [
          only with `workspace` and `inodes` lifted, too",
     )
     .at_least(16, "programs that build or install something make as many")
-    .at_most(MOST_DEPTH),
+    .at_most(MAX_DEPTH),
     row(
         LimitName::FileSize,
         ("file_size", "--file-size"),

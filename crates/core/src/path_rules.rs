@@ -55,7 +55,7 @@ pub struct PathVerdict {
 
 /// Where patterns begin that do not begin at the root.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Anchors<'a> {
+pub struct PatternAnchors<'a> {
     /// For `src/*.rs`; without one such patterns match nothing.
     pub workspace: Option<&'a Path>,
     /// For `~/.ssh`; without one such patterns match nothing.
@@ -64,7 +64,7 @@ pub struct Anchors<'a> {
 
 impl PathRules {
     /// What the most specific rule says about `path`, which is absolute; `None` when no rule is about it.
-    pub fn decide(&self, path: &Path, anchors: Anchors<'_>) -> Option<PathVerdict> {
+    pub fn decide(&self, path: &Path, anchors: PatternAnchors<'_>) -> Option<PathVerdict> {
         self.all()
             .filter_map(|(access, pattern)| Some(((pattern.reach(path, anchors)?, access), pattern)))
             .max_by_key(|(strength, _)| *strength)
@@ -239,7 +239,7 @@ impl PathPattern {
 
     /// The directory above everything that can match, or the path itself when there is no wildcard; `None` when the
     /// pattern has no anchor here.
-    pub fn base(&self, anchors: Anchors<'_>) -> Option<PathBuf> {
+    pub fn base(&self, anchors: PatternAnchors<'_>) -> Option<PathBuf> {
         let mut base = self.root(anchors)?.to_path_buf();
         for name in self.parts.iter().map_while(PatternPart::literal) {
             base.push(std::ffi::OsStr::from_bytes(&name));
@@ -248,7 +248,7 @@ impl PathPattern {
     }
 
     /// How many components a path that the pattern names can have at most; `None` when there is no such bound.
-    pub fn deepest(&self, anchors: Anchors<'_>) -> Option<usize> {
+    pub fn deepest(&self, anchors: PatternAnchors<'_>) -> Option<usize> {
         let bounded = !self.parts.contains(&PatternPart::AnyDepth);
         if bounded {
             Some(names(self.root(anchors)?).len() + self.parts.len())
@@ -258,7 +258,7 @@ impl PathPattern {
     }
 
     /// Whether `path` is one of the paths that the pattern names (`X/**` names `X`, as all of which it speaks).
-    pub fn names(&self, path: &Path, anchors: Anchors<'_>) -> bool {
+    pub fn names(&self, path: &Path, anchors: PatternAnchors<'_>) -> bool {
         let Some((_, rest)) = self.relative(path, anchors) else {
             return false;
         };
@@ -266,11 +266,11 @@ impl PathPattern {
     }
 
     /// Whether a rule with this pattern is about `path`: it names the path or a directory above it.
-    pub fn covers(&self, path: &Path, anchors: Anchors<'_>) -> bool {
+    pub fn covers(&self, path: &Path, anchors: PatternAnchors<'_>) -> bool {
         self.reach(path, anchors).is_some()
     }
 
-    fn root<'a>(&self, anchors: Anchors<'a>) -> Option<&'a Path> {
+    fn root<'a>(&self, anchors: PatternAnchors<'a>) -> Option<&'a Path> {
         match self.anchor {
             PatternAnchor::Root => Some(Path::new("/")),
             PatternAnchor::Home => anchors.home,
@@ -279,13 +279,13 @@ impl PathPattern {
     }
 
     /// The number of components of the anchor, and the components of `path` after it.
-    fn relative<'a>(&self, path: &'a Path, anchors: Anchors<'_>) -> Option<(usize, Vec<&'a [u8]>)> {
+    fn relative<'a>(&self, path: &'a Path, anchors: PatternAnchors<'_>) -> Option<(usize, Vec<&'a [u8]>)> {
         let root = self.root(anchors)?;
         let rest = path.strip_prefix(root).ok()?;
         Some((names(root).len(), names(rest)))
     }
 
-    fn reach(&self, path: &Path, anchors: Anchors<'_>) -> Option<PatternReach> {
+    fn reach(&self, path: &Path, anchors: PatternAnchors<'_>) -> Option<PatternReach> {
         let (above, rest) = self.relative(path, anchors)?;
         let last = if self.beneath {
             rest.len().checked_sub(1)?

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use crate::error::{ErrorKind, Explained};
 use crate::exec::UserIds;
 use crate::id::RunId;
-use crate::level::{Degrade, Level};
+use crate::level::{DegradeMode, Level};
 use crate::limits::Limits;
-use crate::spec::{Access, Descent, IdChoice, MemoryEnd};
+use crate::spec::{IdChoice, MemoryEnd, MountAccess, ZygoteRole};
 use crate::units::Bytes;
 
 /// Everything a backend needs to make one sandbox. It can be sent to the process that makes it.
@@ -19,13 +19,13 @@ pub struct Plan {
     /// The level it is made at.
     pub level: Level,
     /// Whether weaker enforcement is acceptable.
-    pub degrade: Degrade,
+    pub degrade: DegradeMode,
     /// The file system, in the order in which it is assembled: a later entry covers an earlier one.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<PlanEntry>,
     /// The user that the first process is, and commands for which no other is asked.
-    pub user: User,
+    pub user: SandboxUser,
     /// Every user that commands may be asked for by name, the usual one first.
-    pub users: Vec<User>,
+    pub users: Vec<SandboxUser>,
     /// How ids are mapped.
     pub ids: IdChoice,
     /// Host name inside.
@@ -46,7 +46,7 @@ pub struct Plan {
     /// What ends when it has no memory left.
     pub memory_end: MemoryEnd,
     /// Whose copies its processes may be.
-    pub descent: Descent,
+    pub descent: ZygoteRole,
     /// When not empty: the only files, as paths inside, that may be executed.
     #[serde(with = "crate::text::paths_bytes")]
     pub executables: Vec<PathBuf>,
@@ -60,7 +60,7 @@ pub struct Plan {
 }
 
 /// The most ports with listeners of their own; each takes two descriptors of the message that hands them over.
-pub const MOST_LISTENERS: usize = 12;
+pub const MAX_LISTENERS: usize = 12;
 
 /// Ports of a sandbox's network besides those of the gateway.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -74,8 +74,8 @@ pub struct NetworkDoors {
 impl Plan {
     /// The directories of the writable layers of all overlays.
     pub fn layers(&self) -> Vec<PathBuf> {
-        let layer = |entry: &Entry| match &entry.node {
-            Node::Overlay { layer, .. } | Node::Base { layer, .. } => Some(layer.clone()),
+        let layer = |entry: &PlanEntry| match &entry.node {
+            PlanNode::Overlay { layer, .. } | PlanNode::Base { layer, .. } => Some(layer.clone()),
             _ => None,
         };
         self.entries.iter().filter_map(layer).collect()
@@ -83,12 +83,14 @@ impl Plan {
 
     /// Whether the sandbox has a root directory of its own that can be written to.
     pub fn has_own_root(&self) -> bool {
-        self.entries.iter().any(|entry| matches!(entry.node, Node::Base { .. }))
+        self.entries
+            .iter()
+            .any(|entry| matches!(entry.node, PlanNode::Base { .. }))
     }
 
     /// Whether there are overlays, which give no other name to a directory that was there before the sandbox.
     pub fn has_overlay(&self) -> bool {
-        let is_overlay = |entry: &Entry| matches!(entry.node, Node::Overlay { .. } | Node::Base { .. });
+        let is_overlay = |entry: &PlanEntry| matches!(entry.node, PlanNode::Overlay { .. } | PlanNode::Base { .. });
         self.entries.iter().any(is_overlay)
     }
 
@@ -99,9 +101,9 @@ impl Plan {
 
     /// Whether files can be written that somebody outside may come to run: on the host itself, or by applying changes.
     pub fn writes_for_others(&self) -> bool {
-        let is_shared = |entry: &Entry| match &entry.node {
-            Node::Overlay { .. } => true,
-            Node::Bind { access, .. } => *access == Access::Rw,
+        let is_shared = |entry: &PlanEntry| match &entry.node {
+            PlanNode::Overlay { .. } => true,
+            PlanNode::Bind { access, .. } => *access == MountAccess::Rw,
             _ => false,
         };
         self.entries.iter().any(is_shared)
@@ -111,7 +113,7 @@ impl Plan {
     ///
     /// # Errors
     /// [`UnknownUser`] with the names that there are.
-    pub fn user_named(&self, name: &str) -> Result<&User, UnknownUser> {
+    pub fn user_named(&self, name: &str) -> Result<&SandboxUser, UnknownUser> {
         user_named(&self.users, name)
     }
 }
@@ -120,8 +122,8 @@ impl Plan {
 ///
 /// # Errors
 /// [`UnknownUser`] with the names that there are.
-pub fn user_named<'u>(users: &'u [User], name: &str) -> Result<&'u User, UnknownUser> {
-    let is_it = |user: &&User| {
+pub fn user_named<'u>(users: &'u [SandboxUser], name: &str) -> Result<&'u SandboxUser, UnknownUser> {
+    let is_it = |user: &&SandboxUser| {
         let (uid, gid) = (user.uid.to_string(), user.gid.to_string());
         user.name == name
             || name
@@ -165,7 +167,7 @@ impl Explained for UnknownUser {
 
 /// A user of the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct User {
+pub struct SandboxUser {
     /// User id inside.
     pub uid: u32,
     /// Group id inside.
@@ -180,7 +182,7 @@ pub struct User {
     pub shell: PathBuf,
 }
 
-impl User {
+impl SandboxUser {
     /// Its ids, as an execution is asked for.
     pub fn ids(&self) -> UserIds {
         UserIds {
@@ -205,26 +207,26 @@ impl User {
 
 /// One piece of the sandbox's file system.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Entry {
+pub struct PlanEntry {
     /// Absolute path inside, free of `.`, `..` and symbolic links.
     #[serde(with = "crate::text::path_bytes")]
     pub target: PathBuf,
     /// What is there.
-    pub node: Node,
+    pub node: PlanNode,
     /// Which rule put it there, for `explain` and for denials.
     pub rule: String,
 }
 
 /// What is at a path inside.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum Node {
+pub enum PlanNode {
     /// A host file or directory.
     Bind {
         /// The host's path, resolved.
         #[serde(with = "crate::text::path_bytes")]
         source: PathBuf,
         /// Read-only or read-write.
-        access: Access,
+        access: MountAccess,
     },
     /// A host directory below a writable layer.
     Overlay {
@@ -307,7 +309,7 @@ mod tests {
 
     #[test]
     fn a_user_is_named_by_name_or_by_ids() {
-        let user = User {
+        let user = SandboxUser {
             uid: 1000,
             gid: 1001,
             name: "user".to_owned(),

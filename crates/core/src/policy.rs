@@ -15,10 +15,10 @@ use toml::Spanned;
 
 use crate::command::CommandRules;
 use crate::env::EnvRules;
-use crate::level::{Degrade, Level, LevelChoice};
+use crate::level::{DegradeMode, Level, LevelChoice};
 use crate::limits::{LimitName, Limits};
 use crate::path_rules::PathRules;
-use crate::spec::{Access, IdChoice, MOST_WARM, MountSpec, NetworkSpec, SandboxSpec, TmpfsSpec, WorkspaceMode};
+use crate::spec::{IdChoice, MAX_WARM, MountAccess, MountSpec, NetworkSpec, SandboxSpec, TmpfsSpec, WorkspaceMode};
 use crate::text::Text;
 use crate::units::Bytes;
 use crate::written::{self, WrongText, all};
@@ -38,7 +38,7 @@ pub struct Policy {
     /// The floor below which nothing runs.
     pub min_level: Option<Level>,
     /// Whether a weaker enforcement is acceptable.
-    pub degrade: Option<Degrade>,
+    pub degrade: Option<DegradeMode>,
     /// What happens to changes in the workspace, or that there is none.
     pub workspace: Option<WorkspaceChoice>,
     /// Rules of the file system.
@@ -185,7 +185,7 @@ struct PolicyFile {
     #[serde(deserialize_with = "some_level")]
     level: Option<LevelChoice>,
     min_level: Option<Level>,
-    degrade: Option<Degrade>,
+    degrade: Option<DegradeMode>,
     network: Option<NetworkValue>,
     ids: Option<IdChoice>,
     allow_ptrace: Option<bool>,
@@ -224,7 +224,7 @@ struct MountEntry {
     source: PathBuf,
     target: Spanned<PathBuf>,
     #[serde(default)]
-    access: Access,
+    access: MountAccess,
 }
 
 #[derive(Deserialize)]
@@ -310,8 +310,8 @@ impl PolicyFile {
 fn warm(value: Spanned<i64>) -> Result<u8, WrongText> {
     let start = value.span().start;
     let number = value.into_inner();
-    let number = u8::try_from(number).ok().filter(|number| *number <= MOST_WARM);
-    number.ok_or_else(|| (start, format!("`warm` is a number from 0 to {MOST_WARM}")))
+    let number = u8::try_from(number).ok().filter(|number| *number <= MAX_WARM);
+    number.ok_or_else(|| (start, format!("`warm` is a number from 0 to {MAX_WARM}")))
 }
 
 impl From<WorkspaceWord> for WorkspaceChoice {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::id::RunId;
 use crate::level::Level;
 use crate::limits::LimitName;
-use crate::network::Approval;
+use crate::network::ApprovalAnswer;
 use crate::text::Text;
 
 /// The version of the record's form; a field that changes its meaning raises it.
@@ -34,17 +34,17 @@ pub struct RunRecord {
     /// The exit code of offleash itself.
     pub exit_code: u8,
     /// What the command wrote to standard output; the empty text when it was not captured.
-    pub stdout: Captured,
+    pub stdout: CapturedOutput,
     /// What the command wrote to standard error.
-    pub stderr: Captured,
+    pub stderr: CapturedOutput,
     /// What was used.
-    pub usage: Usage,
+    pub usage: RunUsage,
     /// Limits that were hit, whether they ended the run or only refused a request. What the kernel refuses to a single
     /// process without counting it (one more descriptor, too long a file, more memory without a cgroup) is told if the command
     /// fails and says so at its end, or if a shell passes on that a process below it was ended (153).
     pub limits_hit: Vec<LimitHit>,
     /// What was refused, and by which rule. Paths and commands are refused by the kernel, which tells the program alone.
-    pub denials: Vec<Denial>,
+    pub denials: Vec<DenialRecord>,
     /// Changes in the workspace; absent without one.
     pub changes: Option<ChangeSummary>,
     /// What was asked of the network; absent when there was none.
@@ -66,7 +66,7 @@ pub struct ImageUse {
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct NetworkUse {
     /// Connections, in the order in which they ended; the first 10,000.
-    pub connections: Vec<Connection>,
+    pub connections: Vec<ConnectionRecord>,
     /// How many there were beyond those.
     pub more_connections: u64,
     /// Names that were asked for and do not exist for the sandbox, each with how often; the first 1,000.
@@ -179,7 +179,7 @@ pub struct InboundConnection {
 
 /// A connection that the sandbox made or tried to make.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Connection {
+pub struct ConnectionRecord {
     /// When, RFC 3339, UTC; of several the first.
     pub at: String,
     /// How many there were: connections that were only refused, and for the same reason, are told together.
@@ -199,7 +199,7 @@ pub struct Connection {
     pub rule: Option<String>,
     /// How it was decided when it was asked about: `once`, `run` or `always`, which allow, or `denied`, `timeout`,
     /// `no_terminal` or `too_many`, which refuse. Absent when nobody had to be asked.
-    pub asked: Option<Approval>,
+    pub asked: Option<ApprovalAnswer>,
     /// Bytes that the sandbox sent.
     pub sent_bytes: u64,
     /// Bytes that it received.
@@ -213,7 +213,7 @@ pub struct Connection {
     pub more_requests: u64,
 }
 
-impl Connection {
+impl ConnectionRecord {
     /// One of which no more is known than what became of it.
     pub fn seen(host: &str, port: u16, verdict: ConnectionVerdict) -> Self {
         Self {
@@ -353,7 +353,7 @@ impl Outcome {
 
 /// Output kept for the record.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-pub struct Captured {
+pub struct CapturedOutput {
     /// The text, or base64 of the bytes when they are not UTF-8: of what was written, the first MiB.
     pub data: String,
     /// `utf-8` or `base64`.
@@ -366,7 +366,7 @@ pub struct Captured {
 
 /// What a run used.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-pub struct Usage {
+pub struct RunUsage {
     /// From the request to the end, in milliseconds.
     pub wall_ms: u64,
     /// CPU time in user mode, in microseconds.
@@ -418,7 +418,7 @@ pub enum LimitEffect {
 
 /// Something that was refused.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Denial {
+pub struct DenialRecord {
     /// What kind of thing: `syscall`, `env`, `command`.
     pub subject: String,
     /// The thing itself: a system call's name, a path, a variable.

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use crate::command::CommandRules;
 use crate::env::EnvRules;
-use crate::level::{Degrade, Level, LevelChoice};
+use crate::level::{DegradeMode, Level, LevelChoice};
 use crate::limits::Limits;
 use crate::path_rules::PathRules;
-use crate::plan::User;
+use crate::plan::SandboxUser;
 use crate::template::TemplateName;
 
 mod network;
@@ -23,7 +23,7 @@ pub struct SandboxSpec {
     /// The floor below which nothing runs.
     pub min_level: Option<Level>,
     /// Whether a weaker enforcement than asked for is acceptable.
-    pub degrade: Degrade,
+    pub degrade: DegradeMode,
     /// What the root directory is.
     pub root: RootChoice,
     /// The workspace; `None` means none.
@@ -53,13 +53,13 @@ pub struct SandboxSpec {
     /// What ends when it has no memory left.
     pub memory_end: MemoryEnd,
     /// Whose copies its processes may be.
-    pub descent: Descent,
-    /// How many sandboxes wait, ready, for later runs of the same request: at most [`MOST_WARM`], none by default.
+    pub descent: ZygoteRole,
+    /// How many sandboxes wait, ready, for later runs of the same request: at most [`MAX_WARM`], none by default.
     pub warm: u8,
 }
 
 /// How many sandboxes one request can keep waiting for its like.
-pub const MOST_WARM: u8 = 8;
+pub const MAX_WARM: u8 = 8;
 
 /// What ends when a sandbox has no memory left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -76,7 +76,7 @@ pub enum MemoryEnd {
 /// namespace can go there, so one of the two lies below the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Descent {
+pub enum ZygoteRole {
     /// Neither gives nor takes any.
     #[default]
     Alone,
@@ -87,7 +87,7 @@ pub enum Descent {
     Below(ProcessRef),
 }
 
-impl Descent {
+impl ZygoteRole {
     /// The first process of the zygote below which it is.
     pub fn zygote(self) -> Option<ProcessRef> {
         match self {
@@ -133,7 +133,7 @@ pub struct ImageSpec {
     /// The digest of its manifest, by which it is opened.
     pub digest: String,
     /// Its accounts, the one first as which its programs are started; with the ids that it gives them.
-    pub users: Vec<User>,
+    pub users: Vec<SandboxUser>,
     /// Its lists of users and of groups, as they are in its `/etc`; empty where it has none.
     pub passwd: String,
     /// See `passwd`.
@@ -169,7 +169,7 @@ pub enum WorkspaceMode {
 /// Read-only or read-write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Access {
+pub enum MountAccess {
     /// Read only.
     #[default]
     Ro,
@@ -185,7 +185,7 @@ pub struct MountSpec {
     /// The absolute path inside.
     pub target: PathBuf,
     /// Read-only unless asked otherwise.
-    pub access: Access,
+    pub access: MountAccess,
 }
 
 /// An empty directory in memory.

@@ -27,7 +27,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::error::{ErrorKind, Explained};
-use crate::level::Degrade;
+use crate::level::DegradeMode;
 use crate::path_rules::{PathPattern, PathRules};
 use crate::policy::{Policy, WorkspaceChoice};
 use crate::spec::WorkspaceMode;
@@ -216,7 +216,7 @@ impl SrtSettings {
         self.filesystem.apply_to(&mut policy, &denied_files, &mut refusals);
         policy.env.set = self.git.variables();
         if self.enable_weaker_nested_sandbox {
-            policy.degrade = Some(Degrade::Allow);
+            policy.degrade = Some(DegradeMode::Allow);
         }
         if refusals.0.is_empty() {
             Ok(policy)
@@ -275,7 +275,7 @@ impl FilesystemSettings {
 
 /// Whether the directory is one that every sandbox has for itself.
 fn is_tmp(pattern: &PathPattern) -> bool {
-    let base = pattern.base(crate::path_rules::Anchors::default());
+    let base = pattern.base(crate::path_rules::PatternAnchors::default());
     base.is_some_and(|base| ["/tmp", "/var/tmp", "/dev/shm"].iter().any(|own| base.starts_with(own)))
 }
 

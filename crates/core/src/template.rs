@@ -20,7 +20,7 @@ pub use self::items::{AptPackage, ItemError, NpmPackage, PipIndex, PipRequiremen
 pub struct TemplateName(String);
 
 /// Longest name of a template, bytes.
-const LONGEST_NAME: usize = 64;
+const MAX_NAME: usize = 64;
 
 /// Names that mean something else.
 const RESERVED: [&str; 2] = ["base", "system"];
@@ -39,7 +39,7 @@ pub const MCP_GATEWAY: &str = "mcp-gateway";
 pub enum TemplateNameError {
     /// It has other characters, or too many.
     #[error(
-        "`{}` is not a template's name: expected 1 to {LONGEST_NAME} characters a-z, 0-9, `-` and `_`, the first a letter or digit",
+        "`{}` is not a template's name: expected 1 to {MAX_NAME} characters a-z, 0-9, `-` and `_`, the first a letter or digit",
         .0.escape_debug()
     )]
     Form(String),
@@ -85,7 +85,7 @@ impl FromStr for TemplateName {
         let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
         let starts_well = text.bytes().next().is_some_and(is_plain);
         let rest_well = text.bytes().all(|byte| is_plain(byte) || byte == b'-' || byte == b'_');
-        if !starts_well || !rest_well || text.len() > LONGEST_NAME {
+        if !starts_well || !rest_well || text.len() > MAX_NAME {
             return Err(TemplateNameError::Form(text.to_owned()));
         }
         if RESERVED.contains(&text) || text == CODE_INTERPRETER_ALIAS {

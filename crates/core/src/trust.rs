@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::level::{Degrade, LevelChoice};
+use crate::level::{DegradeMode, LevelChoice};
 use crate::limits::{LimitName, Limits};
 use crate::network::{NetworkRule, RuleVerdict};
 use crate::policy::{Policy, WorkspaceChoice};
@@ -26,7 +26,7 @@ pub fn widened(policy: &Policy) -> Vec<String> {
         }
     };
     note(matches!(policy.level, Some(LevelChoice::Exactly(_))), "level");
-    note(policy.degrade == Some(Degrade::Allow), "degrade");
+    note(policy.degrade == Some(DegradeMode::Allow), "degrade");
     note(
         policy.workspace == Some(WorkspaceChoice::Mode(WorkspaceMode::Rw)),
         "filesystem.workspace",

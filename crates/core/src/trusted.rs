@@ -9,7 +9,7 @@ mod git_config;
 mod settings;
 mod words;
 
-pub use git_config::{GitNames, Named, git_names};
+pub use git_config::{GitNames, NamedTarget, git_names};
 pub use settings::{SettingsForm, named_programs};
 pub use words::words;
 
@@ -49,7 +49,7 @@ pub const GIT_HOOKS: [&str; 28] = [
 
 /// How the contents of a protected file are to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Contents {
+pub enum TrustedContents {
     /// Configuration of git ([`git_names`]).
     GitConfig,
     /// `gitdir: PATH`, in place of a repository.
@@ -60,7 +60,7 @@ pub enum Contents {
     Settings(SettingsForm),
 }
 
-impl Contents {
+impl TrustedContents {
     /// How the file `path` is read that is no directory; `None` if nothing is looked for in it.
     pub fn of(path: &[u8]) -> Option<Self> {
         let rule = protected_non_directory_rule(path)?;
@@ -83,32 +83,47 @@ mod tests {
     #[test]
     fn files_are_read_as_what_their_names_say() {
         for (path, contents) in [
-            (".git/config", Some(Contents::GitConfig)),
-            ("a/.GIT/Config", Some(Contents::GitConfig)),
-            (".git/modules/a/b/config", Some(Contents::GitConfig)),
-            (".git/worktrees/a/config.worktree", Some(Contents::GitConfig)),
-            (".gitconfig", Some(Contents::GitConfig)),
-            (".config/git/config", Some(Contents::GitConfig)),
-            ("sub/.git", Some(Contents::GitFile)),
-            (".git/worktrees/a/commondir", Some(Contents::GitCommon)),
-            (".npmrc", Some(Contents::Settings(SettingsForm::Lines))),
-            (".cargo/config.toml", Some(Contents::Settings(SettingsForm::Toml))),
-            (".cargo/config", Some(Contents::Settings(SettingsForm::Toml))),
-            (".mcp.json", Some(Contents::Settings(SettingsForm::Json))),
-            (".codex/config.toml", Some(Contents::Settings(SettingsForm::Toml))),
-            (".claude/settings.json", Some(Contents::Settings(SettingsForm::Json))),
-            (".gemini/settings.json", Some(Contents::Settings(SettingsForm::Json))),
-            (".cursor/hooks.json", Some(Contents::Settings(SettingsForm::Json))),
+            (".git/config", Some(TrustedContents::GitConfig)),
+            ("a/.GIT/Config", Some(TrustedContents::GitConfig)),
+            (".git/modules/a/b/config", Some(TrustedContents::GitConfig)),
+            (".git/worktrees/a/config.worktree", Some(TrustedContents::GitConfig)),
+            (".gitconfig", Some(TrustedContents::GitConfig)),
+            (".config/git/config", Some(TrustedContents::GitConfig)),
+            ("sub/.git", Some(TrustedContents::GitFile)),
+            (".git/worktrees/a/commondir", Some(TrustedContents::GitCommon)),
+            (".npmrc", Some(TrustedContents::Settings(SettingsForm::Lines))),
+            (
+                ".cargo/config.toml",
+                Some(TrustedContents::Settings(SettingsForm::Toml)),
+            ),
+            (".cargo/config", Some(TrustedContents::Settings(SettingsForm::Toml))),
+            (".mcp.json", Some(TrustedContents::Settings(SettingsForm::Json))),
+            (
+                ".codex/config.toml",
+                Some(TrustedContents::Settings(SettingsForm::Toml)),
+            ),
+            (
+                ".claude/settings.json",
+                Some(TrustedContents::Settings(SettingsForm::Json)),
+            ),
+            (
+                ".gemini/settings.json",
+                Some(TrustedContents::Settings(SettingsForm::Json)),
+            ),
+            (
+                ".cursor/hooks.json",
+                Some(TrustedContents::Settings(SettingsForm::Json)),
+            ),
             (
                 ".devcontainer/devcontainer.json",
-                Some(Contents::Settings(SettingsForm::Json)),
+                Some(TrustedContents::Settings(SettingsForm::Json)),
             ),
             (".git/hooks/config", None),
             ("config", None),
             (".envrc", None),
             (".bashrc", None),
         ] {
-            assert_eq!(Contents::of(path.as_bytes()), contents, "{path}");
+            assert_eq!(TrustedContents::of(path.as_bytes()), contents, "{path}");
         }
     }
 }

@@ -83,7 +83,7 @@ impl SandboxAdoption {
         };
         let specification = Specification::from_json(&row.spec);
         let was = row.state;
-        let process = row.keeper.and_then(Process::find);
+        let process = row.supervisor.and_then(Process::find);
         let readable = specification.is_some();
         let specification = specification.unwrap_or_else(|| Specification::usual(&self.config));
         let entry = Arc::new(SandboxEntry::adopted(id, row, specification));
@@ -102,15 +102,15 @@ impl SandboxAdoption {
                 if was == SandboxState::Creating {
                     let _ = process.kill();
                 }
-                self.ender.end_keeper(&entry).await;
+                self.ender.end_supervisor(&entry).await;
             }
-            _ => entry.note_keeper_ended(),
+            _ => entry.note_supervisor_ended(),
         }
         entry.set_state(SandboxState::Killing);
         drop(turn);
         entry.set_cause(match was {
             SandboxState::Killing => EndCause::killed("as it was asked before the daemon was started again"),
-            _ => EndCause::died("its keeper was gone, or did not answer, when the daemon was started again"),
+            _ => EndCause::died("its supervisor was gone, or did not answer, when the daemon was started again"),
         });
         // What was never made has nothing to tell.
         if was == SandboxState::Creating {
@@ -119,13 +119,13 @@ impl SandboxAdoption {
         self.ender.forget_in_background(&entry);
     }
 
-    /// Talks to the keeper, and brings registry and sandbox into agreement. `false` if it cannot be talked to.
+    /// Talks to the supervisor, and brings registry and sandbox into agreement. `false` if it cannot be talked to.
     async fn take_over(&self, entry: &Arc<SandboxEntry>) -> bool {
-        let hello = match self.core.host.keeper(entry.id()).hello().await {
+        let hello = match self.core.host.supervisor(entry.id()).hello().await {
             Ok(hello) if hello.id == *entry.id() => hello,
             Ok(_) => return false,
             Err(error) => {
-                let line = format!("its keeper does not answer: {error}");
+                let line = format!("its supervisor does not answer: {error}");
                 self.core.registry.log(entry.name(), LogLevel::Error, line);
                 return false;
             }
@@ -158,12 +158,12 @@ impl SandboxAdoption {
             return !specification.network_pending;
         }
         match self.secrets.network_order(key.as_deref(), &specification.network) {
-            Ok((order, _)) => self.core.host.keeper(entry.id()).set_network(order).await.is_ok(),
+            Ok((order, _)) => self.core.host.supervisor(entry.id()).set_network(order).await.is_ok(),
             Err(_) => false,
         }
     }
 
-    /// Removes directories that no record speaks of: their keepers were never told to make anything, or are zygotes.
+    /// Removes directories that no record speaks of: their supervisors were never told to make anything, or are zygotes.
     async fn remove_unknown(&self, known: &HashSet<String>) -> Result<(), DaemonError> {
         for id in self.core.host.ids().await? {
             if !known.contains(id.as_str()) && !self.zygotes.is_left(&id).await {

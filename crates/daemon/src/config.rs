@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use offleash_core::level::{Degrade, Level};
+use offleash_core::level::{DegradeMode, Level};
 use offleash_core::template::{PythonModule, Recipe};
 use offleash_supervisor::templates::BuildWatcher;
 
@@ -18,7 +18,7 @@ use crate::view::SandboxLimits;
 pub struct DaemonConfig {
     /// The state directory; the user's own if `None`.
     pub state: Option<PathBuf>,
-    /// The program that keepers are; this one, even when its file has been replaced, if `None`.
+    /// The program that supervisors are; this one, even when its file has been replaced, if `None`.
     pub program: Option<PathBuf>,
     /// How long a sandbox lives whose creator does not say.
     pub default_timeout: Duration,
@@ -35,7 +35,7 @@ pub struct DaemonConfig {
     /// Below which level none is made.
     pub min_level: Option<Level>,
     /// Whether sandboxes are made whose limits this machine cannot all enforce; each says what is not enforced.
-    pub degrade: Degrade,
+    pub degrade: DegradeMode,
     /// Sandboxes at a time, of all keys; the warm pool's are not counted.
     pub max_sandboxes: usize,
     /// Sandboxes that are being made at a time; further ones wait.
@@ -203,7 +203,7 @@ impl Default for DaemonConfig {
             },
             level: None,
             min_level: None,
-            degrade: Degrade::Allow,
+            degrade: DegradeMode::Allow,
             max_sandboxes: 2000,
             max_creating: 16,
             create_timeout: Duration::from_secs(30),

@@ -1,4 +1,4 @@
-//! Contexts of code in sandboxes: what `interpreter` needs of a sandbox, by way of its keeper.
+//! Contexts of code in sandboxes: what `interpreter` needs of a sandbox, by way of its supervisor.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -8,8 +8,10 @@ use offleash_core::template::PythonModule;
 use offleash_interpreter::contexts::{Contexts, is_driver};
 use offleash_interpreter::error::ContextError;
 use offleash_interpreter::language::Language;
-use offleash_interpreter::limits::Limits;
-use offleash_interpreter::process::{Ended, ProcessError, ProcessNews, ProcessStream, Processes, Running, Start};
+use offleash_interpreter::limits::CellLimits;
+use offleash_interpreter::process::{
+    EndedProcess, ProcessError, ProcessHost, ProcessNews, ProcessStart, ProcessStream, RunningProcess,
+};
 use offleash_supervisor::service::client::{ExecNews, ExecStream, SupervisorClient};
 use offleash_supervisor::service::error::{SupervisorError, reason};
 use offleash_supervisor::service::message::{Selector, StartExec};
@@ -58,11 +60,11 @@ impl ContextTable {
         }
         let env = Arc::new(RwLock::new(env));
         let processes = SandboxProcesses {
-            keeper: self.host.keeper(entry.id()),
+            supervisor: self.host.supervisor(entry.id()),
             env: Arc::clone(&env),
             has_zygote,
         };
-        let contexts = Contexts::new(processes, Limits::default());
+        let contexts = Contexts::new(processes, CellLimits::default());
         // Nobody has started a driver in one of ours before.
         let contexts = Arc::new(match entry.is_adopted() {
             true => contexts,
@@ -118,15 +120,15 @@ impl ContextTable {
     }
 }
 
-/// The contexts of the sandbox that `keeper` holds, in which every command has the variables of `env`.
-pub(crate) fn contexts_of(keeper: SupervisorClient, env: BTreeMap<String, String>) -> SandboxContexts {
+/// The contexts of the sandbox that `supervisor` holds, in which every command has the variables of `env`.
+pub(crate) fn contexts_of(supervisor: SupervisorClient, env: BTreeMap<String, String>) -> SandboxContexts {
     let env = Arc::new(RwLock::new(Arc::new(env)));
     let processes = SandboxProcesses {
-        keeper,
+        supervisor,
         env,
         has_zygote: false,
     };
-    Contexts::new(processes, Limits::default())
+    Contexts::new(processes, CellLimits::default())
 }
 
 /// Whether a command of a sandbox is the driver of a context, which nobody started as a command.
@@ -137,7 +139,7 @@ pub fn is_driver_tag(tag: Option<&str>) -> bool {
 /// The processes of a sandbox, with the variables that every command in it gets.
 #[derive(Debug, Clone)]
 pub struct SandboxProcesses {
-    keeper: SupervisorClient,
+    supervisor: SupervisorClient,
     env: Arc<RwLock<Environment>>,
     /// Whether copies of a zygote's process can be had.
     has_zygote: bool,
@@ -149,10 +151,10 @@ pub struct SandboxStream {
     stream: ExecStream,
 }
 
-impl Processes for SandboxProcesses {
+impl ProcessHost for SandboxProcesses {
     type Stream = SandboxStream;
 
-    async fn start(&self, start: Start) -> Result<SandboxStream, ProcessError> {
+    async fn start(&self, start: ProcessStart) -> Result<SandboxStream, ProcessError> {
         let bytes = |(name, value): (&String, &String)| (name.clone().into_bytes(), value.clone().into_bytes());
         let exec = StartExec {
             argv: start.argv.into_iter().map(String::into_bytes).collect(),
@@ -163,8 +165,8 @@ impl Processes for SandboxProcesses {
             ..StartExec::default()
         };
         let stream = match self.has_zygote && start.language == Language::Python {
-            true => self.keeper.start_copy(exec).await,
-            false => self.keeper.start(exec).await,
+            true => self.supervisor.start_copy(exec).await,
+            false => self.supervisor.start(exec).await,
         };
         let stream = stream.map_err(told)?;
         Ok(SandboxStream { stream })
@@ -175,13 +177,13 @@ impl Processes for SandboxProcesses {
     }
 
     async fn attach(&self, pid: u32) -> Result<SandboxStream, ProcessError> {
-        let stream = self.keeper.attach(&Selector::Pid(pid)).await.map_err(told)?;
+        let stream = self.supervisor.attach(&Selector::Pid(pid)).await.map_err(told)?;
         Ok(SandboxStream { stream })
     }
 
-    async fn list(&self) -> Result<Vec<Running>, ProcessError> {
-        let processes = self.keeper.processes().await.map_err(told)?;
-        let running = processes.into_iter().map(|process| Running {
+    async fn list(&self) -> Result<Vec<RunningProcess>, ProcessError> {
+        let processes = self.supervisor.processes().await.map_err(told)?;
+        let running = processes.into_iter().map(|process| RunningProcess {
             pid: process.pid,
             tag: process.tag,
             cwd: String::from_utf8_lossy(&process.cwd).into_owned(),
@@ -190,16 +192,16 @@ impl Processes for SandboxProcesses {
     }
 
     async fn input(&self, pid: u32, bytes: Vec<u8>) -> Result<(), ProcessError> {
-        self.keeper.input(&Selector::Pid(pid), bytes).await.map_err(told)
+        self.supervisor.input(&Selector::Pid(pid), bytes).await.map_err(told)
     }
 
     async fn signal(&self, pid: u32, signal: i32) -> Result<(), ProcessError> {
-        self.keeper.signal(&Selector::Pid(pid), signal).await.map_err(told)
+        self.supervisor.signal(&Selector::Pid(pid), signal).await.map_err(told)
     }
 
-    async fn ended(&self) -> Result<Vec<Ended>, ProcessError> {
-        let ends = self.keeper.ends().await.map_err(told)?;
-        let ended = ends.into_iter().map(|past| Ended {
+    async fn ended(&self) -> Result<Vec<EndedProcess>, ProcessError> {
+        let ends = self.supervisor.ends().await.map_err(told)?;
+        let ended = ends.into_iter().map(|past| EndedProcess {
             tag: past.tag,
             cwd: String::from_utf8_lossy(&past.cwd).into_owned(),
             end: past.end,
@@ -209,7 +211,7 @@ impl Processes for SandboxProcesses {
     }
 
     async fn note_end(&self, tag: &str, note: Option<String>) -> Result<(), ProcessError> {
-        self.keeper.note_end(tag, note).await.map_err(told)
+        self.supervisor.note_end(tag, note).await.map_err(told)
     }
 }
 

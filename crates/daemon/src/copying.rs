@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use offleash_core::error::ErrorKind;
-use offleash_sys::spawn::{Orphaned, Session, Spawn, spawn};
+use offleash_sys::spawn::{OrphanFate, SessionChoice, SpawnCommand, spawn};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::AsyncReadExt as _;
@@ -22,7 +22,7 @@ use offleash_supervisor::frames::{only, order_file};
 use offleash_supervisor::roles::SupervisorRole;
 
 /// Longest answer of one that copies.
-const LONGEST_ANSWER: u64 = 64 * 1024;
+const MAX_ANSWER: u64 = 64 * 1024;
 
 /// Copies what `order` says, within `patience`; answers how many bytes on disk that are. What was copied when it fails is to
 /// be removed.
@@ -75,15 +75,15 @@ impl Copier {
         let (answer, their_answer) = pipe_with(PipeFlags::CLOEXEC)?;
         let null = OpenOptions::new().write(true).open("/dev/null")?;
         let program = program.unwrap_or(Path::new(OWN_PROGRAM));
-        let spawned = spawn(&Spawn {
+        let spawned = spawn(&SpawnCommand {
             argv: &SupervisorRole::CopyLayer.arguments(program.as_os_str().as_bytes()),
             env: &[],
             cwd: Some(b"/"),
             descriptors: &[order.as_fd(), their_answer.as_fd(), null.as_fd()],
             user: None,
-            session: Session::New,
+            session: SessionChoice::New,
             // Threads of the event loop end with the daemon.
-            orphaned: Orphaned::Dies,
+            orphaned: OrphanFate::Dies,
         })
         .map_err(io::Error::other)?;
         // Not reaped yet, so its number is still its own.
@@ -100,7 +100,7 @@ impl Copier {
         rustix::io::ioctl_fionbio(&answer, true)?;
         let answer_pipe = pipe::Receiver::from_owned_fd(answer)?;
         let mut answer = Vec::new();
-        answer_pipe.take(LONGEST_ANSWER).read_to_end(&mut answer).await?;
+        answer_pipe.take(MAX_ANSWER).read_to_end(&mut answer).await?;
         if let Some(process) = self.process.take() {
             process.ended().await?;
         }

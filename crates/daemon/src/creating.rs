@@ -60,7 +60,7 @@ impl SandboxCreator {
     /// Makes a sandbox, or hands out one that was made ahead.
     ///
     /// # Errors
-    /// `Invalid`, `UnknownTemplate`, `Unsupported`, `QuotaExceeded`, `Overloaded`, `Draining`, `Keeper`.
+    /// `Invalid`, `UnknownTemplate`, `Unsupported`, `QuotaExceeded`, `Overloaded`, `Draining`, `Supervisor`.
     pub(crate) async fn create(
         self: &Arc<Self>,
         caller: &Caller,

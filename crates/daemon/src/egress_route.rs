@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use offleash_core::network::dns_server::MOST_DNS_SERVERS;
+use offleash_core::network::dns_server::MAX_DNS_SERVERS;
 use offleash_core::network::{AddressClass, Host, classify};
 use offleash_supervisor::service::order::{ProxyOrder, WayOutOrder};
 
@@ -26,8 +26,8 @@ pub(crate) fn order(settings: &NetworkSettings) -> Result<WayOutOrder, DaemonErr
 /// The servers for names, all of which are public; the gateway looks again, when it knows the machine's own addresses.
 fn dns_servers(list: &[String]) -> Result<Vec<String>, DaemonError> {
     let invalid = |why: String| DaemonError::invalid("dnsServers", why);
-    if list.len() > MOST_DNS_SERVERS {
-        return Err(invalid(format!("more than {MOST_DNS_SERVERS} entries")));
+    if list.len() > MAX_DNS_SERVERS {
+        return Err(invalid(format!("more than {MAX_DNS_SERVERS} entries")));
     }
     for text in list {
         let address: Option<Ipv4Addr> = text.parse().ok();

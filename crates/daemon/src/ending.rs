@@ -11,7 +11,7 @@ use crate::caller::Caller;
 use crate::contexts::ContextTable;
 use crate::daemon_core::DaemonCore;
 use crate::error::DaemonError;
-use crate::history::{EndCause, KeeperRemains, who};
+use crate::history::{EndCause, SupervisorRemains, who};
 use crate::jobs::blocking;
 use crate::launch::Process;
 use crate::leftovers::LeftoverRemover;
@@ -21,8 +21,8 @@ use crate::sandboxes::{SandboxEntry, SandboxTurn};
 
 /// How long what is going on with a sandbox is waited for before it is ended.
 const TURN_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a keeper may take to end its sandbox before the kernel is asked to; and how long that may take.
-const KEEPER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a supervisor may take to end its sandbox before the kernel is asked to; and how long that may take.
+const SUPERVISOR_TIMEOUT: Duration = Duration::from_secs(10);
 const KERNEL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Ends sandboxes.
@@ -77,11 +77,11 @@ impl SandboxEnder {
             // The same request makes another one from now on.
             row.idempotency_key = None;
         });
-        // On a full disk it is ended all the same; that is what frees it. The next daemon finds its keeper gone.
+        // On a full disk it is ended all the same; that is what frees it. The next daemon finds its supervisor gone.
         if killing.await.is_err() {
             entry.set_state(SandboxState::Killing);
         }
-        self.end_keeper(entry).await;
+        self.end_supervisor(entry).await;
         // On a full disk it is told once its files are gone.
         let account = self.account(entry).await;
         if !account.is_empty() {
@@ -107,7 +107,7 @@ impl SandboxEnder {
         }
     }
 
-    /// The changes that tell how a sandbox ended and keep what its keeper wrote; nothing where that was done, also by an
+    /// The changes that tell how a sandbox ended and keep what its supervisor wrote; nothing where that was done, also by an
     /// earlier daemon, or where nobody had the sandbox.
     async fn account(&self, entry: &SandboxEntry) -> Vec<Change> {
         let (row, cause) = entry.read(|facts| (facts.row().clone(), facts.cause().cloned()));
@@ -124,57 +124,57 @@ impl SandboxEnder {
             return Vec::new();
         }
         let (host, id) = (Arc::clone(&self.core.host), entry.id().clone());
-        let read = blocking("read a keeper's account", move || host.keeper_remains(&id)).await;
-        let cause = cause.unwrap_or_else(|| EndCause::died("its keeper died"));
-        read.unwrap_or_else(|_| KeeperRemains::default()).told(&row, cause)
+        let read = blocking("read a supervisor's account", move || host.supervisor_remains(&id)).await;
+        let cause = cause.unwrap_or_else(|| EndCause::died("its supervisor died"));
+        read.unwrap_or_else(|_| SupervisorRemains::default()).told(&row, cause)
     }
 
-    /// Asks the keeper to end its sandbox; kills it if it does not.
-    pub(crate) async fn end_keeper(&self, entry: &SandboxEntry) {
-        if entry.has_keeper_ended() {
+    /// Asks the supervisor to end its sandbox; kills it if it does not.
+    pub(crate) async fn end_supervisor(&self, entry: &SandboxEntry) {
+        if entry.has_supervisor_ended() {
             return;
         }
-        let asked = timeout(KEEPER_TIMEOUT, self.core.host.keeper(entry.id()).kill()).await;
-        if matches!(asked, Ok(Ok(_))) && timeout(KEEPER_TIMEOUT, entry.keeper_ended()).await.is_ok() {
+        let asked = timeout(SUPERVISOR_TIMEOUT, self.core.host.supervisor(entry.id()).kill()).await;
+        if matches!(asked, Ok(Ok(_))) && timeout(SUPERVISOR_TIMEOUT, entry.supervisor_ended()).await.is_ok() {
             return;
         }
-        if let Some(process) = entry.keeper_process().and_then(Process::find) {
+        if let Some(process) = entry.supervisor_process().and_then(Process::find) {
             // Not ours to signal is nobody whom we started.
             let _ = process.kill();
         }
-        if timeout(KERNEL_TIMEOUT, entry.keeper_ended()).await.is_err() {
+        if timeout(KERNEL_TIMEOUT, entry.supervisor_ended()).await.is_err() {
             self.core
                 .registry
-                .log(entry.name(), LogLevel::Error, "its keeper does not end");
+                .log(entry.name(), LogLevel::Error, "its supervisor does not end");
         }
     }
 
-    /// Waits for the end of a keeper, and removes what is left of its sandbox unless somebody else ended it.
+    /// Waits for the end of a supervisor, and removes what is left of its sandbox unless somebody else ended it.
     pub(crate) fn watch(self: &Arc<Self>, entry: &Arc<SandboxEntry>, process: Process) {
         let (weak, entry) = (Arc::downgrade(self), Arc::clone(entry));
         tokio::spawn(async move {
             let watched = process.ended().await;
-            entry.note_keeper_ended();
+            entry.note_supervisor_ended();
             // The daemon may be gone by then; the next one finds out by itself.
             let Some(ender) = weak.upgrade() else { return };
             if let Err(error) = watched {
-                let line = format!("its keeper cannot be watched: {error}");
+                let line = format!("its supervisor cannot be watched: {error}");
                 ender.core.registry.log(entry.name(), LogLevel::Error, line);
             }
-            ender.after_keeper(&entry).await;
+            ender.after_supervisor(&entry).await;
         });
     }
 
-    /// A keeper has ended: if nobody told it to, its sandbox died.
-    async fn after_keeper(self: &Arc<Self>, entry: &Arc<SandboxEntry>) {
+    /// A supervisor has ended: if nobody told it to, its sandbox died.
+    async fn after_supervisor(self: &Arc<Self>, entry: &Arc<SandboxEntry>) {
         let turn = entry.turn().await;
         if self.core.sandboxes.has(entry) && !matches!(entry.state(), SandboxState::Killing | SandboxState::Creating) {
             self.pool.forget(entry);
-            self.end(entry, EndCause::died("its keeper died"), turn).await;
+            self.end(entry, EndCause::died("its supervisor died"), turn).await;
         }
     }
 
-    /// Removes what is left of a sandbox whose keeper has ended, and then its record.
+    /// Removes what is left of a sandbox whose supervisor has ended, and then its record.
     pub(crate) fn forget_in_background(self: &Arc<Self>, entry: &Arc<SandboxEntry>) {
         let (ender, entry) = (Arc::clone(self), Arc::clone(entry));
         self.core.jobs.spawn(async move { ender.forget(&entry).await });
@@ -214,7 +214,7 @@ impl SandboxEnder {
     pub(crate) async fn discard(&self, entry: &Arc<SandboxEntry>) {
         self.leftovers.remove_unmade(entry.id()).await;
         self.contexts.forget(entry.name());
-        // On a full disk this fails, too; the next daemon finds the row without a keeper.
+        // On a full disk this fails, too; the next daemon finds the row without a supervisor.
         let removed = Change::RemoveSandbox(entry.name().to_owned());
         let _removed = self.core.registry.apply(vec![removed]).await;
         self.core.sandboxes.remove(entry);
@@ -224,7 +224,7 @@ impl SandboxEnder {
     pub(crate) async fn remove_again(&self) {
         self.leftovers.remove_again().await;
         for entry in self.core.sandboxes.all() {
-            if entry.state() != SandboxState::Killing || !entry.has_keeper_ended() {
+            if entry.state() != SandboxState::Killing || !entry.has_supervisor_ended() {
                 continue;
             }
             if let Some(_turn) = entry.turn_now() {

@@ -181,7 +181,7 @@ pub enum DaemonError {
     #[error("the daemon is ending; try again in a moment")]
     Draining,
     /// The process that holds the sandbox failed, or did not answer.
-    #[error("the sandbox's keeper failed: {tried}")]
+    #[error("the sandbox's supervisor failed: {tried}")]
     Supervisor {
         /// What was asked of it.
         tried: &'static str,
@@ -200,7 +200,7 @@ pub enum DaemonError {
     /// The host failed us.
     #[error("cannot {tried}")]
     Host {
-        /// What was tried, as in `start a keeper`.
+        /// What was tried, as in `start a supervisor`.
         tried: &'static str,
         /// Why it failed.
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -236,7 +236,7 @@ impl DaemonError {
         }
     }
 
-    pub(crate) fn keeper(tried: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+    pub(crate) fn supervisor(tried: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         let source = source.into();
         match shortage(&*source) {
             Some(what) => Self::Short { what, source },
@@ -244,8 +244,8 @@ impl DaemonError {
         }
     }
 
-    /// What the refusal of a sandbox's keeper is to whoever asked the daemon.
-    pub(crate) fn of_keeper(tried: &'static str, id: &str, error: SupervisorError) -> Self {
+    /// What the refusal of a sandbox's supervisor is to whoever asked the daemon.
+    pub(crate) fn of_supervisor(tried: &'static str, id: &str, error: SupervisorError) -> Self {
         match error {
             SupervisorError::Gone => Self::not_found(id),
             SupervisorError::Unsupported { operation } => Self::Unsupported {
@@ -256,7 +256,7 @@ impl DaemonError {
                 let why = format!("keeps its trust stores from being extended, which headers in `rules` need: {why}");
                 Self::conflict(id, why)
             }
-            other => Self::keeper(tried, other),
+            other => Self::supervisor(tried, other),
         }
     }
 }
@@ -367,25 +367,25 @@ mod tests {
             errno: Errno::AGAIN,
         };
         let io = SupervisorError::Io {
-            action: "connect to a keeper",
+            action: "connect to a supervisor",
             source: errno(Errno::NFILE),
         };
         for (error, what) in [
             (
-                DaemonError::host("start a keeper")(errno(Errno::MFILE)),
+                DaemonError::host("start a supervisor")(errno(Errno::MFILE)),
                 Some("file descriptors"),
             ),
             (
-                DaemonError::host("start a keeper")(io::Error::other(errno(Errno::NOSPC))),
+                DaemonError::host("start a supervisor")(io::Error::other(errno(Errno::NOSPC))),
                 Some("disk space"),
             ),
             (
-                DaemonError::host("start a keeper")(io::Error::other(step)),
+                DaemonError::host("start a supervisor")(io::Error::other(step)),
                 Some("processes"),
             ),
-            (DaemonError::keeper("make a sandbox", io), Some("file descriptors")),
-            (DaemonError::host("start a keeper")(errno(Errno::ACCESS)), None),
-            (DaemonError::keeper("make a sandbox", SupervisorError::Gone), None),
+            (DaemonError::supervisor("make a sandbox", io), Some("file descriptors")),
+            (DaemonError::host("start a supervisor")(errno(Errno::ACCESS)), None),
+            (DaemonError::supervisor("make a sandbox", SupervisorError::Gone), None),
         ] {
             match (&error, what) {
                 (DaemonError::Short { what, .. }, Some(wanted)) if *what == wanted => {

@@ -174,7 +174,7 @@ impl PoolFiller {
 
     /// What a sandbox that waits holds of the machine's memory, without what can be had back.
     async fn memory_mib(&self, entry: &SandboxEntry) -> u64 {
-        let usage = self.core.host.keeper(entry.id()).usage().await;
+        let usage = self.core.host.supervisor(entry.id()).usage().await;
         usage.map_or(0, |usage| {
             usage.memory_bytes.saturating_sub(usage.memory_cache_bytes) >> 20
         })
@@ -185,7 +185,7 @@ impl PoolFiller {
         entry.zygote() == self.zygotes.descent(origin).zygote()
     }
 
-    /// Whether a sandbox that was made for `origin` is of it: its keeper took what was there then.
+    /// Whether a sandbox that was made for `origin` is of it: its supervisor took what was there then.
     async fn is_current(&self, origin: &TemplateOrigin) -> bool {
         if origin.build.is_none() {
             return true;

@@ -3,7 +3,7 @@
 //! A fork is made as any sandbox is, of the same template and specification, with ids, network, limits and tokens of its
 //! own. What the source has written is copied while nothing in it moves; of several forks the others are copied from the
 //! first, when it moves again. Forks are in the registry before there is anything of them, so that the next daemon removes
-//! what is half made; the source goes on by itself when the daemon dies, because its keeper holds it only as long as it is
+//! what is half made; the source goes on by itself when the daemon dies, because its supervisor holds it only as long as it is
 //! asked to. Contexts of code of the source save what their cells left into its files before, and those of the forks load it;
 //! until the copy is there no cell of the source runs. Deliberately not here: processes of the source, which are not carried.
 
@@ -18,10 +18,10 @@ use offleash_core::units::Bytes;
 use offleash_interpreter::contexts::DEFAULT_CWD;
 use offleash_interpreter::error::ContextError;
 use offleash_interpreter::process::ProcessError;
-use offleash_interpreter::state::{Held, SaveOptions, SavedContext};
+use offleash_interpreter::state::{HeldContexts, SaveOptions, SavedContext};
 use offleash_planner::base::CopyOrder;
 use offleash_supervisor::service::error::SupervisorError;
-use offleash_supervisor::service::order::MOST_FILES;
+use offleash_supervisor::service::order::MAX_FILES;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -171,7 +171,7 @@ impl SandboxForker {
     /// # Errors
     /// When no fork can be: `NotFound`, `Invalid`, `Conflict` for one that is paused or whose template was built again since,
     /// `Unsupported`, `QuotaExceeded`, `Overloaded`, `Draining`, `Contexts` where they cannot be carried, `NotCopied`,
-    /// `Keeper`.
+    /// `Supervisor`.
     pub(crate) async fn fork(
         self: &Arc<Self>,
         caller: &Caller,
@@ -344,9 +344,9 @@ impl SandboxForker {
         if network != spec.specification.network {
             return Err(DaemonError::conflict(source.name(), "has got other rules meanwhile"));
         }
-        let keeper = self.core.host.keeper(source.id());
-        let failed = |error| from_keeper(source, error);
-        let used = keeper.usage().await.map_err(failed)?.disk_bytes;
+        let supervisor = self.core.host.supervisor(source.id());
+        let failed = |error| from_supervisor(source, error);
+        let used = supervisor.usage().await.map_err(failed)?.disk_bytes;
         let count = u64::try_from(all.len()).unwrap_or(u64::MAX);
         self.admission.check_disk(used.saturating_mul(count))?;
         for entry in &all {
@@ -362,10 +362,10 @@ impl SandboxForker {
             is_copy,
             to: to.id().clone(),
             bytes: Bytes::mib(spec.specification.limits.disk_mib).0,
-            entries: MOST_FILES,
+            entries: MAX_FILES,
         };
         let (program, time) = (self.core.host.program(), self.config.forks.copy);
-        let held = keeper.hold_still().await.map_err(failed)?;
+        let held = supervisor.hold_still().await.map_err(failed)?;
         let copied = copying::copy(program, &copy_order(source, false, first), time).await;
         let still = held.release().await;
         drop((turn, place));
@@ -400,7 +400,7 @@ impl SandboxForker {
 
     /// Has the contexts of the source save what their cells left, into its home directory, which is copied; they wait until what
     /// this answers is dropped.
-    async fn save(&self, source: &SandboxEntry, carried: CarriedContexts) -> Result<Option<Held>, DaemonError> {
+    async fn save(&self, source: &SandboxEntry, carried: CarriedContexts) -> Result<Option<HeldContexts>, DaemonError> {
         let options = SaveOptions {
             skip: match carried {
                 CarriedContexts::All => false,
@@ -429,8 +429,8 @@ impl SandboxForker {
 
     /// How many bytes of states fit on the disk of the source: one that takes more than its limit ends.
     async fn room(&self, source: &SandboxEntry) -> Result<u64, DaemonError> {
-        let used = self.core.host.keeper(source.id()).usage().await;
-        let used = used.map_err(|error| from_keeper(source, error))?.disk_bytes;
+        let used = self.core.host.supervisor(source.id()).usage().await;
+        let used = used.map_err(|error| from_supervisor(source, error))?.disk_bytes;
         let limit = Bytes::mib(source.specification().limits.disk_mib).0;
         let free = limit.saturating_sub(used);
         Ok(free - free / KEPT_FREE)
@@ -554,6 +554,6 @@ fn left_out_by(error: &ContextError) -> Option<&'static str> {
     }
 }
 
-fn from_keeper(source: &SandboxEntry, error: SupervisorError) -> DaemonError {
-    DaemonError::of_keeper("fork a sandbox", source.name(), error)
+fn from_supervisor(source: &SandboxEntry, error: SupervisorError) -> DaemonError {
+    DaemonError::of_supervisor("fork a sandbox", source.name(), error)
 }

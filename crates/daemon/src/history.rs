@@ -16,9 +16,9 @@ use crate::caller::{Caller, LOCAL_KEY};
 use crate::registry::{Change, EventKind, EventRow, LogRow, SandboxRow};
 use crate::request::NAME_LABEL;
 
-/// How much of a keeper's account is kept with the event of its end.
+/// How much of a supervisor's account is kept with the event of its end.
 const MAX_ACCOUNT: u64 = 8 * 1024;
-/// How many of a keeper's lines are kept when its sandbox has ended, the latest.
+/// How many of a supervisor's lines are kept when its sandbox has ended, the latest.
 const KEPT_LINES: usize = 500;
 
 /// Something that happened to a sandbox, as an event and in words.
@@ -69,7 +69,7 @@ impl EndCause {
         }
     }
 
-    /// What is known once its keeper's account was read, which knows more than that the keeper is gone.
+    /// What is known once its supervisor's account was read, which knows more than that the supervisor is gone.
     fn with(self, account: Option<&Ended>) -> Self {
         let told = account.and_then(Ended::why);
         match told {
@@ -121,20 +121,20 @@ pub(crate) fn line_of(sandbox: &str, at_ms: UnixMs, level: LogLevel, line: impl 
     })
 }
 
-/// What a keeper left behind when it ended.
+/// What a supervisor left behind when it ended.
 #[derive(Debug, Default)]
-pub(crate) struct KeeperRemains {
+pub(crate) struct SupervisorRemains {
     account: Option<Ended>,
     lines: Vec<Noted>,
 }
 
-impl KeeperRemains {
+impl SupervisorRemains {
     /// Reads it in the directory of a sandbox. Blocks for a moment.
     pub(crate) fn read(directories: &SandboxDirectories, id: &RunId) -> Self {
         let account = directories.read(id, ENDED, MAX_ACCOUNT);
         Self {
             account: account.and_then(|text| serde_json::from_slice(&text.0).ok()),
-            lines: lines_of_keeper(directories, id),
+            lines: lines_of_supervisor(directories, id),
         }
     }
 
@@ -177,9 +177,9 @@ pub(crate) fn reason_in(detail: Option<&str>) -> Option<String> {
     Some(detail.reason)
 }
 
-/// What the keeper of a sandbox wrote, the oldest first. Blocks for a moment.
-pub(crate) fn lines_of_keeper(directories: &SandboxDirectories, id: &RunId) -> Vec<Noted> {
-    let most = log::LONGEST_FILE + 64 * 1024;
+/// What the supervisor of a sandbox wrote, the oldest first. Blocks for a moment.
+pub(crate) fn lines_of_supervisor(directories: &SandboxDirectories, id: &RunId) -> Vec<Noted> {
+    let most = log::MAX_FILE + 64 * 1024;
     let files = [log::EARLIER, log::FILE].map(|name| directories.read(id, name, most));
     files
         .into_iter()
@@ -191,7 +191,7 @@ pub(crate) fn lines_of_keeper(directories: &SandboxDirectories, id: &RunId) -> V
 #[cfg(test)]
 mod tests {
     use offleash_core::limits::LimitName;
-    use offleash_core::record::{LimitEffect, LimitHit, Usage};
+    use offleash_core::record::{LimitEffect, LimitHit, RunUsage};
 
     use super::*;
     use offleash_supervisor::service::message::EndReason;
@@ -200,22 +200,22 @@ mod tests {
         Ended {
             reason,
             at: String::new(),
-            usage: Usage::default(),
+            usage: RunUsage::default(),
             limits_hit: Vec::new(),
             out_of_memory: false,
         }
     }
 
     #[test]
-    fn a_keeper_knows_better_why_a_sandbox_died_and_not_who_killed_it() {
+    fn a_supervisor_knows_better_why_a_sandbox_died_and_not_who_killed_it() {
         let limit = EndReason::Limit(LimitHit {
             limit: LimitName::Memory,
             value: 64 << 20,
             effect: LimitEffect::Killed,
         });
-        let died = |reason: EndReason| EndCause::died("its keeper died").with(Some(&ended(reason))).reason;
+        let died = |reason: EndReason| EndCause::died("its supervisor died").with(Some(&ended(reason))).reason;
         assert_eq!(died(limit.clone()), "it exceeded the limit `memory` of 64M");
-        assert_eq!(died(EndReason::Killed), "its keeper died");
+        assert_eq!(died(EndReason::Killed), "its supervisor died");
         assert_eq!(
             died(EndReason::Failed("opening `/home/me/x`".to_owned())),
             "its supervisor failed"

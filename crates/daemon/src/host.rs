@@ -14,7 +14,7 @@ use offleash_supervisor::service::client::SupervisorClient;
 use offleash_supervisor::service::log::Noted;
 
 use crate::error::DaemonError;
-use crate::history::{KeeperRemains, lines_of_keeper};
+use crate::history::{SupervisorRemains, lines_of_supervisor};
 use crate::jobs::blocking;
 use crate::launch::{self, Process, Started};
 use crate::remains;
@@ -63,12 +63,12 @@ impl SandboxHost {
         &self.state
     }
 
-    /// The state directory, as keepers are told of it.
+    /// The state directory, as supervisors are told of it.
     pub(crate) fn state_text(&self) -> Text {
         Text::from(self.state.path())
     }
 
-    /// The directory of a sandbox, as its keeper is told of it.
+    /// The directory of a sandbox, as its supervisor is told of it.
     pub(crate) fn directory_text(&self, id: &RunId) -> Text {
         Text::from(self.directories.path_of(id))
     }
@@ -78,12 +78,12 @@ impl SandboxHost {
         self.program.as_deref()
     }
 
-    /// The keeper of a sandbox, whether or not it lives.
-    pub(crate) fn keeper(&self, id: &RunId) -> SupervisorClient {
+    /// The supervisor of a sandbox, whether or not it lives.
+    pub(crate) fn supervisor(&self, id: &RunId) -> SupervisorClient {
         SupervisorClient::in_directory(&self.directories.path_of(id))
     }
 
-    /// Makes the directory of a sandbox, and starts its keeper, unless one was started before and waits.
+    /// Makes the directory of a sandbox, and starts its supervisor, unless one was started before and waits.
     ///
     /// # Errors
     /// What the kernel refused, as `Short` or `Host`. The directory may be there then.
@@ -93,15 +93,15 @@ impl SandboxHost {
         waiting: Option<WaitingSupervisor>,
     ) -> Result<(Started, Process, Process), DaemonError> {
         let (directories, program, id) = (self.directories.clone(), self.program.clone(), id.clone());
-        let launched = blocking("start a keeper", move || {
+        let launched = blocking("start a supervisor", move || {
             directories.make(&id).map_err(io::Error::other)?;
-            let kept = waiting.and_then(WaitingSupervisor::into_keeper);
+            let kept = waiting.and_then(WaitingSupervisor::into_supervisor);
             kept.map_or_else(|| launch::start(program.as_deref()), Ok)
         });
-        launched.await?.map_err(DaemonError::host("start a keeper"))
+        launched.await?.map_err(DaemonError::host("start a supervisor"))
     }
 
-    /// Removes the directory of a sandbox and what its keeper may have left elsewhere.
+    /// Removes the directory of a sandbox and what its supervisor may have left elsewhere.
     ///
     /// # Errors
     /// What is in the way, as text for the log.
@@ -125,14 +125,14 @@ impl SandboxHost {
         ids.map_err(|error| DaemonError::host("list sandboxes")(io::Error::other(error)))
     }
 
-    /// What the keeper of a sandbox wrote so far, the oldest first. Blocks for a moment.
-    pub(crate) fn keeper_lines(&self, id: &RunId) -> Vec<Noted> {
-        lines_of_keeper(&self.directories, id)
+    /// What the supervisor of a sandbox wrote so far, the oldest first. Blocks for a moment.
+    pub(crate) fn supervisor_lines(&self, id: &RunId) -> Vec<Noted> {
+        lines_of_supervisor(&self.directories, id)
     }
 
-    /// What the keeper of a sandbox left when it ended. Blocks for a moment.
-    pub(crate) fn keeper_remains(&self, id: &RunId) -> KeeperRemains {
-        KeeperRemains::read(&self.directories, id)
+    /// What the supervisor of a sandbox left when it ended. Blocks for a moment.
+    pub(crate) fn supervisor_remains(&self, id: &RunId) -> SupervisorRemains {
+        SupervisorRemains::read(&self.directories, id)
     }
 }
 

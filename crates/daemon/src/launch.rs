@@ -12,11 +12,11 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::registry::{BootId, KeeperProcess};
+use crate::registry::{BootId, SupervisorProcess};
 use offleash_core::id::RunId;
 use offleash_core::text::Text;
 use offleash_sys::process::start_ticks;
-use offleash_sys::spawn::{Orphaned, Session, Spawn, spawn};
+use offleash_sys::spawn::{OrphanFate, SessionChoice, SpawnCommand, spawn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process, pidfd_open};
@@ -36,12 +36,12 @@ pub(crate) const OWN_PROGRAM: &str = "/proc/self/exe";
 /// When it may be worth a try again after a supervisor took too long.
 const RETRY: Duration = Duration::from_secs(5);
 /// Longest answer of a supervisor to its order.
-const LONGEST_ANSWER: u64 = 64 * 1024;
+const MAX_ANSWER: u64 = 64 * 1024;
 
 /// A supervisor that was started and waits for its order.
 #[derive(Debug)]
 pub(crate) struct Started {
-    pub(crate) process: KeeperProcess,
+    pub(crate) process: SupervisorProcess,
     order: OwnedFd,
     answer: OwnedFd,
 }
@@ -64,7 +64,7 @@ fn passed_on() -> Vec<(Vec<u8>, Vec<u8>)> {
 /// Starts a supervisor; answers its process twice, once for whoever watches it. Blocks for a moment.
 ///
 /// # Errors
-/// What the kernel refused; there is no keeper then.
+/// What the kernel refused; there is no supervisor then.
 pub(crate) fn start(program: Option<&Path>) -> io::Result<(Started, Process, Process)> {
     let (their_order, order) = pipe_with(PipeFlags::CLOEXEC)?;
     let (answer, their_answer) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -79,7 +79,7 @@ pub(crate) fn start(program: Option<&Path>) -> io::Result<(Started, Process, Pro
     });
     let (start_ticks, process, watched) = held?;
     let started = Started {
-        process: KeeperProcess {
+        process: SupervisorProcess {
             pid: pid.as_raw_pid(),
             start_ticks,
             boot: this_boot(),
@@ -99,14 +99,14 @@ fn start_own(
     streams: [BorrowedFd<'_>; 3],
 ) -> io::Result<Pid> {
     let program = program.unwrap_or(Path::new(OWN_PROGRAM));
-    let spawned = spawn(&Spawn {
+    let spawned = spawn(&SpawnCommand {
         argv: &role.arguments(program.as_os_str().as_bytes()),
         env,
         cwd: Some(b"/"),
         descriptors: &streams,
         user: None,
-        session: Session::New,
-        orphaned: Orphaned::Lives,
+        session: SessionChoice::New,
+        orphaned: OrphanFate::Lives,
     });
     let pid = spawned.map_err(io::Error::other)?.pid;
     Ok(Pid::from_raw(pid.max(0)).ok_or(io::ErrorKind::InvalidData)?)
@@ -154,10 +154,10 @@ impl Started {
                 what: "time to make a sandbox",
                 retry_after: RETRY,
             })?
-            .map_err(|error| DaemonError::keeper("make a sandbox", error))?;
+            .map_err(|error| DaemonError::supervisor("make a sandbox", error))?;
         answer
             .into_result()
-            .map_err(|error| DaemonError::keeper("make a sandbox", error))
+            .map_err(|error| DaemonError::supervisor("make a sandbox", error))
     }
 
     async fn ask(self, order: &SupervisorOrder) -> io::Result<LaunchAnswer> {
@@ -169,7 +169,7 @@ impl Started {
         order_pipe.write_all(&frame(order)?).await?;
         drop(order_pipe);
         let mut answer = Vec::new();
-        answer_pipe.take(LONGEST_ANSWER).read_to_end(&mut answer).await?;
+        answer_pipe.take(MAX_ANSWER).read_to_end(&mut answer).await?;
         only(&answer)
     }
 }
@@ -181,7 +181,7 @@ impl Process {
     }
 
     /// The process that was recorded, if it lives.
-    pub(crate) fn find(recorded: KeeperProcess) -> Option<Self> {
+    pub(crate) fn find(recorded: SupervisorProcess) -> Option<Self> {
         // `from_raw` panics below zero, and the number was read from a file.
         let pid = (recorded.pid > 0).then(|| Pid::from_raw(recorded.pid))??;
         // After a reboot both numbers may be another process's.
@@ -251,8 +251,8 @@ fn this_boot() -> Option<BootId> {
 
 #[cfg(test)]
 mod tests {
-    use offleash_core::level::Degrade;
-    use offleash_core::spec::Descent;
+    use offleash_core::level::DegradeMode;
+    use offleash_core::spec::ZygoteRole;
 
     use super::*;
     use offleash_supervisor::service::order::{LimitsOrder, NetworkOrder, Template};
@@ -263,30 +263,30 @@ mod tests {
         let start_ticks = start_ticks(pid).unwrap().unwrap();
         let boot = this_boot();
         assert!(boot.is_some());
-        let recorded = KeeperProcess { pid, start_ticks, boot };
+        let recorded = SupervisorProcess { pid, start_ticks, boot };
         assert!(Process::find(recorded).is_some());
         for other in [
-            KeeperProcess {
+            SupervisorProcess {
                 boot: Some("0badcafe-0000-4000-8000-00000000000f".parse().unwrap()),
                 ..recorded
             },
-            KeeperProcess { boot: None, ..recorded },
-            KeeperProcess {
+            SupervisorProcess { boot: None, ..recorded },
+            SupervisorProcess {
                 start_ticks: start_ticks - 1,
                 ..recorded
             },
-            KeeperProcess { pid: 0, ..recorded },
-            KeeperProcess { pid: -1, ..recorded },
+            SupervisorProcess { pid: 0, ..recorded },
+            SupervisorProcess { pid: -1, ..recorded },
         ] {
             assert!(Process::find(other).is_none(), "{other:?}");
         }
     }
 
     #[tokio::test]
-    async fn a_keeper_that_takes_too_long_is_one_of_a_machine_that_has_too_much_to_do() {
+    async fn a_supervisor_that_takes_too_long_is_one_of_a_machine_that_has_too_much_to_do() {
         let (_read, order) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         let (answer, _kept_open) = pipe_with(PipeFlags::CLOEXEC).unwrap();
-        let process = KeeperProcess {
+        let process = SupervisorProcess {
             pid: 1,
             start_ticks: 0,
             boot: None,
@@ -305,11 +305,11 @@ mod tests {
             env: Vec::new(),
             level: None,
             min_level: None,
-            degrade: Degrade::Allow,
+            degrade: DegradeMode::Allow,
             limits: LimitsOrder::default(),
             network: NetworkOrder::default(),
             allow_ptrace: false,
-            descent: Descent::Alone,
+            descent: ZygoteRole::Alone,
             wants_copy: false,
             is_copied: false,
             longest_hold_ms: None,

@@ -26,7 +26,7 @@ impl LeftoverRemover {
         }
     }
 
-    /// Removes the directory of a sandbox and what its keeper may have left elsewhere. Answers whether all of it is gone.
+    /// Removes the directory of a sandbox and what its supervisor may have left elsewhere. Answers whether all of it is gone.
     pub(crate) async fn remove(&self, id: &RunId) -> bool {
         match self.host.remove(id).await {
             Ok(()) => true,

@@ -1,9 +1,9 @@
 //! The daemon: sandboxes that outlive the call that made them, for many callers at once.
 //!
-//! `api` is its door. Each sandbox is held by a keeper, a process of its own that outlives the daemon; what the daemon
+//! `api` is its door. Each sandbox is held by a supervisor, a process of its own that outlives the daemon; what the daemon
 //! must not forget is in the [`registry`], written before it is acted on. So `kill -9` at any moment loses
 //! nothing: the next daemon adopts what lives, ends what was half made, and removes what is left of the rest.
-//! Deliberately not here: HTTP, what goes on inside a sandbox (`keeper`), and printing.
+//! Deliberately not here: HTTP, what goes on inside a sandbox (`supervisor`), and printing.
 
 mod admission;
 mod adoption;

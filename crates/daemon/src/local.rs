@@ -1,8 +1,8 @@
 //! Sandboxes of one program, which end with it: no daemon is needed, and nobody else can reach them.
 //!
-//! Each is held by a keeper as the daemon's are, so that whatever speaks to one speaks to the other. The keeper is this
+//! Each is held by a supervisor as the daemon's are, so that whatever speaks to one speaks to the other. The supervisor is this
 //! program with a hidden command behind it, and reads the sandbox's description from the same arguments as a run does.
-//! When the program dies, the kernel kills its keepers.
+//! When the program dies, the kernel kills its supervisors.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,7 +17,7 @@ use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::id::RunId;
 use offleash_core::text::Text;
 use offleash_store::{DirectoryHold, FileError, SandboxDirectories};
-use offleash_sys::spawn::{Orphaned, Session, Spawn, SpawnError, spawn};
+use offleash_sys::spawn::{OrphanFate, SessionChoice, SpawnCommand, SpawnError, spawn};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::AsyncReadExt as _;
@@ -38,9 +38,9 @@ use offleash_supervisor::service::order::ENDED;
 
 /// How long making a sandbox may take.
 const MAKE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long the keeper of a sandbox that was ended may take to keep or write back its changes.
+/// How long the supervisor of a sandbox that was ended may take to keep or write back its changes.
 const END_TIMEOUT: Duration = Duration::from_secs(120);
-/// Longest answer of a keeper to its order.
+/// Longest answer of a supervisor to its order.
 const MAX_ANSWER: u64 = 64 * 1024;
 /// The most sandboxes of one program at a time.
 pub const MAX_LOCAL: usize = 32;
@@ -50,9 +50,9 @@ pub const MAX_LOCAL: usize = 32;
 pub struct LocalConfig {
     /// The state directory, if not the usual one.
     pub state: Option<PathBuf>,
-    /// The arguments by which a keeper knows what to make.
+    /// The arguments by which a supervisor knows what to make.
     pub arguments: Vec<OsString>,
-    /// Where keepers write what the user should know.
+    /// Where supervisors write what the user should know.
     pub complaints: OwnedFd,
 }
 
@@ -78,7 +78,7 @@ pub struct LocalSandbox {
     /// Its id.
     pub id: String,
     /// What holds it.
-    pub keeper: SupervisorClient,
+    pub supervisor: SupervisorClient,
     /// The contexts of code in it.
     pub contexts: Arc<SandboxContexts>,
     /// Where commands start, inside.
@@ -96,8 +96,8 @@ pub enum LocalError {
     /// There is no place for its socket.
     #[error("cannot make a directory for the sandbox")]
     Directory(#[from] FileError),
-    /// Its keeper cannot be started.
-    #[error("cannot start the keeper of the sandbox")]
+    /// Its supervisor cannot be started.
+    #[error("cannot start the supervisor of the sandbox")]
     Start(#[from] SpawnError),
     /// A call of ours failed.
     #[error("cannot {tried}")]
@@ -107,7 +107,7 @@ pub enum LocalError {
         /// Why.
         source: io::Error,
     },
-    /// Its keeper has not made it.
+    /// Its supervisor has not made it.
     #[error("cannot make the sandbox: {message}")]
     NotMade {
         /// What kind of failure it is.
@@ -117,7 +117,7 @@ pub enum LocalError {
         /// What to do.
         hint: Option<String>,
     },
-    /// Its keeper did not answer in time.
+    /// Its supervisor did not answer in time.
     #[error("the sandbox was not made within {} s", MAKE_TIMEOUT.as_secs())]
     Timeout,
     /// There are as many as there may be.
@@ -216,7 +216,7 @@ impl LocalSandboxes {
                 // Nobody would know of it.
                 let _ended = process.end();
                 return Err(match failed {
-                    Ok(Err(error)) => host("hear from the keeper of the sandbox")(error),
+                    Ok(Err(error)) => host("hear from the supervisor of the sandbox")(error),
                     _ => LocalError::Timeout,
                 });
             }
@@ -224,12 +224,12 @@ impl LocalSandboxes {
         match answer {
             LaunchAnswer::Made(made) => {
                 let MadeSandbox { cwd, notes, .. } = *made;
-                let keeper = SupervisorClient::in_directory(directory);
+                let supervisor = SupervisorClient::in_directory(directory);
                 let cwd = cwd.as_os_str().to_string_lossy().into_owned();
-                let contexts = contexts_of(keeper.clone(), BTreeMap::new()).working_in(cwd.clone());
+                let contexts = contexts_of(supervisor.clone(), BTreeMap::new()).working_in(cwd.clone());
                 let sandbox = LocalSandbox {
                     id: id.as_str().to_owned(),
-                    keeper,
+                    supervisor,
                     contexts: Arc::new(contexts),
                     cwd,
                     notes,
@@ -253,14 +253,14 @@ impl LocalSandboxes {
         let env: Vec<_> = std::env::vars_os()
             .map(|(name, value)| (name.into_vec(), value.into_vec()))
             .collect();
-        let spawned = spawn(&Spawn {
+        let spawned = spawn(&SpawnCommand {
             argv: &SupervisorRole::Local.arguments(OWN_PROGRAM.as_bytes()),
             env: &env,
             cwd: None,
             descriptors: &[order.as_fd(), answer.as_fd(), self.complaints.as_fd()],
             user: None,
-            session: Session::New,
-            orphaned: Orphaned::Dies,
+            session: SessionChoice::New,
+            orphaned: OrphanFate::Dies,
         })?;
         // Not reaped yet, so its number is still its own.
         let pid = Pid::from_raw(spawned.pid.max(0)).ok_or(io::ErrorKind::InvalidData);
@@ -268,7 +268,9 @@ impl LocalSandboxes {
             let held = pidfd_open(pid, PidfdFlags::empty());
             Ok(held?)
         });
-        Ok(Process::new(pidfd.map_err(host("watch the keeper of the sandbox"))?))
+        Ok(Process::new(
+            pidfd.map_err(host("watch the supervisor of the sandbox"))?,
+        ))
     }
 
     /// The sandbox of that id.
@@ -313,7 +315,7 @@ impl LocalSandboxes {
     pub async fn end(&self, id: &str) -> Result<(), LocalError> {
         let own = self.all().remove(id);
         let own = own.ok_or_else(|| LocalError::NotFound(id.chars().take(60).collect()))?;
-        match own.sandbox.keeper.kill().await {
+        match own.sandbox.supervisor.kill().await {
             Ok(_) | Err(SupervisorError::Gone | SupervisorError::Timeout { .. }) => {}
             Err(_) => {
                 let _killed = own.process.end();
@@ -322,7 +324,7 @@ impl LocalSandboxes {
         let ended = timeout(END_TIMEOUT, own.process.ended()).await;
         ended
             .map_err(|_| LocalError::Timeout)?
-            .map_err(host("wait for the keeper of the sandbox"))?;
+            .map_err(host("wait for the supervisor of the sandbox"))?;
         if let Ok(id) = id.parse() {
             let _removed = self.directories.remove(&id);
         }

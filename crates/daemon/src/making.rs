@@ -1,6 +1,6 @@
 //! Makes sandboxes, for callers and for the pool.
 //!
-//! A keeper is on record before it is told to make anything, so that a daemon that comes after us finds it. What of a
+//! A supervisor is on record before it is told to make anything, so that a daemon that comes after us finds it. What of a
 //! sandbox is there when its making fails is removed. Deliberately not here: who may have one.
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use offleash_core::log_level::LogLevel;
-use offleash_core::spec::Descent;
+use offleash_core::spec::ZygoteRole;
 use offleash_core::template::PythonModule;
 use offleash_core::units::{Bytes, CpuCount};
 use offleash_store::HeldTemplate;
@@ -221,7 +221,7 @@ impl SandboxMaker {
         made
     }
 
-    /// Puts the keeper on record, and has it make the sandbox.
+    /// Puts the supervisor on record, and has it make the sandbox.
     async fn order(
         &self,
         entry: &SandboxEntry,
@@ -231,13 +231,13 @@ impl SandboxMaker {
         turn: &SandboxTurn<'_>,
     ) -> Result<(), DaemonError> {
         let is_copied = spec.is_some_and(|spec| spec.specification.fork_of.is_some());
-        // From here on a daemon that comes after us can find the keeper, and only then it is told to make something.
+        // From here on a daemon that comes after us can find the supervisor, and only then it is told to make something.
         if is_copied {
             // It was recorded before it had any files.
-            let recorded = |row: &mut crate::registry::SandboxRow| row.keeper = Some(started.process);
+            let recorded = |row: &mut crate::registry::SandboxRow| row.supervisor = Some(started.process);
             self.core.registry.write(entry, None, recorded).await?;
         } else {
-            let row = entry.with_keeper(started.process);
+            let row = entry.with_supervisor(started.process);
             self.core
                 .registry
                 .apply(vec![Change::AddSandbox(Box::new(row))])
@@ -259,7 +259,7 @@ impl SandboxMaker {
             && !self.secrets.renew_one(entry, turn).await
         {
             let source = std::io::Error::other("its secrets cannot be put in");
-            return Err(DaemonError::keeper("make a sandbox", source));
+            return Err(DaemonError::supervisor("make a sandbox", source));
         }
         self.note_made(entry, spec, made).await
     }
@@ -305,10 +305,10 @@ impl SandboxMaker {
         Ok(())
     }
 
-    /// A sandbox that was not made: its keeper is ended, and what is left of it removed.
+    /// A sandbox that was not made: its supervisor is ended, and what is left of it removed.
     async fn take_back(&self, entry: &Arc<SandboxEntry>, process: &Process) {
         if process.kill().is_ok() {
-            entry.keeper_ended().await;
+            entry.supervisor_ended().await;
         }
         self.ender.discard(entry).await;
     }
@@ -343,7 +343,7 @@ impl SandboxMaker {
             // Its secrets are put in before anybody has it.
             network: self.secrets.network_order(None, &specification.network)?.0,
             allow_ptrace: specification.allow_ptrace,
-            descent: Descent::Alone,
+            descent: ZygoteRole::Alone,
             wants_copy: false,
             is_copied: false,
             longest_hold_ms: None,
@@ -360,7 +360,7 @@ impl SandboxMaker {
         spec: &CreateSpec,
         _turn: &SandboxTurn<'_>,
     ) -> Result<bool, DaemonError> {
-        if entry.has_keeper_ended() || entry.state() != SandboxState::Running {
+        if entry.has_supervisor_ended() || entry.state() != SandboxState::Running {
             return Ok(false);
         }
         let made = entry.specification();
@@ -401,7 +401,7 @@ impl SandboxMaker {
         // A daemon that dies here leaves a member that the next one knows not to hand out.
         let marking = self.core.registry.write(entry, None, |row| row.spec = marked.to_json());
         marking.await?;
-        let given = self.core.host.keeper(entry.id()).set_network(order).await.is_ok();
+        let given = self.core.host.supervisor(entry.id()).set_network(order).await.is_ok();
         entry.set_told(given.then_some(told));
         Ok(given)
     }

@@ -146,7 +146,7 @@ pub(crate) fn check(settings: &NetworkSettings) -> Result<(), DaemonError> {
     Ok(())
 }
 
-/// The headers that are set, in the words of a keeper. They open no host: that is for the lists to say.
+/// The headers that are set, in the words of a supervisor. They open no host: that is for the lists to say.
 fn headers(asked: &BTreeMap<String, BTreeMap<String, String>>) -> Result<Vec<HeaderOrder>, DaemonError> {
     let invalid = |why: String| DaemonError::invalid("network.rules", why);
     if asked.len() > MAX_HOSTS {

@@ -38,8 +38,8 @@ pub enum ReadinessObstacle {
     #[error("the state directory cannot be written")]
     State,
     /// No process can be started that would hold one.
-    #[error("no keeper can be started")]
-    Keepers,
+    #[error("no supervisor can be started")]
+    Supervisors,
     /// The machine has too little left.
     #[error("the machine is short of {0}")]
     Machine(&'static str),
@@ -90,12 +90,12 @@ impl ReadinessCheck {
         let host = &self.core.host;
         let directory = host.state().path().join(DIRECTORY);
         let program = host.program().map(Path::to_owned);
-        let tried = blocking("try to start a keeper", move || {
+        let tried = blocking("try to start a supervisor", move || {
             try_both(&directory, program.as_deref())
         });
         match timeout(STEP_TIMEOUT, tried).await {
             Ok(Ok(found)) => missing.extend(found),
-            _ => missing.push(ReadinessObstacle::Keepers),
+            _ => missing.push(ReadinessObstacle::Supervisors),
         }
         if let Err(DaemonError::Overloaded { what, .. }) = self.admission.check() {
             missing.push(ReadinessObstacle::Machine(what));
@@ -104,7 +104,7 @@ impl ReadinessCheck {
     }
 }
 
-/// Writes a block, and starts a keeper that gets no order.
+/// Writes a block, and starts a supervisor that gets no order.
 fn try_both(directory: &Path, program: Option<&Path>) -> Option<ReadinessObstacle> {
     if write(directory).is_err() {
         return Some(ReadinessObstacle::State);
@@ -112,7 +112,7 @@ fn try_both(directory: &Path, program: Option<&Path>) -> Option<ReadinessObstacl
     let started = launch::start(program).and_then(|(_, process, _)| process.end());
     // What is left is written over by the next look.
     let _removed = fs::remove_dir_all(directory);
-    started.err().map(|_| ReadinessObstacle::Keepers)
+    started.err().map(|_| ReadinessObstacle::Supervisors)
 }
 
 fn write(directory: &Path) -> io::Result<()> {

@@ -121,7 +121,7 @@ impl SandboxRecords {
         if samples.is_empty()
             && (from..=to).contains(&now_ms())
             && entry.state() == SandboxState::Running
-            && let Ok(usage) = self.core.host.keeper(entry.id()).usage().await
+            && let Ok(usage) = self.core.host.supervisor(entry.id()).usage().await
         {
             samples.push(metric(&row_of(&usage, now_ms(), 0.0)));
         }
@@ -254,13 +254,13 @@ impl SandboxRecords {
 /// A line, its time and how serious it is.
 type TimedLine = (UnixMs, LogLevel, String);
 
-/// The lines about a sandbox: of the registry, and until they are kept there those of its keeper. Blocks for a moment.
+/// The lines about a sandbox: of the registry, and until they are kept there those of its supervisor. Blocks for a moment.
 fn lines_of(registry: &Registry, host: &SandboxHost, id: &str, lives: bool) -> Result<Vec<TimedLine>, RegistryError> {
     let is_kept = || registry.end_of(id).map(|end| end.is_some());
     let mut kept = is_kept()?;
     loop {
         let noted = match id.parse() {
-            Ok(id) if lives && !kept => host.keeper_lines(&id),
+            Ok(id) if lives && !kept => host.supervisor_lines(&id),
             _ => Vec::new(),
         };
         let rows = registry.logs(id)?;

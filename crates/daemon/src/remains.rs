@@ -1,4 +1,4 @@
-//! What a sandbox leaves on the host when its keeper was killed, and how it is removed.
+//! What a sandbox leaves on the host when its supervisor was killed, and how it is removed.
 
 use std::path::Path;
 use std::thread::sleep;
@@ -11,12 +11,12 @@ use offleash_supervisor::lifecycle::remove_leftover_groups;
 
 use crate::launch;
 
-/// How long who still holds a run may take: what a keeper had just started dies a moment after it, and another keeper
+/// How long who still holds a run may take: what a supervisor had just started dies a moment after it, and another supervisor
 /// may look at the same moment for what a crash left.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 
-/// Removes the cgroups, the layers and the directory of `id`, whose keeper has ended. What is not there is no error.
+/// Removes the cgroups, the layers and the directory of `id`, whose supervisor has ended. What is not there is no error.
 ///
 /// What belongs to subordinate ids `program`, ours if `None`, removes: that takes a process with one thread.
 ///

@@ -58,7 +58,7 @@ impl UsageSampler {
                 let (host, places) = (Arc::clone(&self.core.host), Arc::clone(&places));
                 asked.spawn(async move {
                     let _place = places.acquire().await.ok()?;
-                    let usage = host.keeper(entry.id()).usage().await.ok()?;
+                    let usage = host.supervisor(entry.id()).usage().await.ok()?;
                     Some((entry, Instant::now(), usage))
                 });
             }

@@ -286,7 +286,7 @@ impl SecretStore {
         if before.as_ref() == Some(&told) || (before.is_none() && told.is_empty()) {
             return true;
         }
-        match self.core.host.keeper(entry.id()).set_network(order).await {
+        match self.core.host.supervisor(entry.id()).set_network(order).await {
             Ok(()) => {
                 entry.set_told(Some(told));
                 true

@@ -101,7 +101,7 @@ impl Specification {
             auto_resume: false,
             access_token: None,
             traffic_token: None,
-            keeper: None,
+            supervisor: None,
             generation: 0,
             idempotency_key: None,
         }

@@ -35,13 +35,13 @@ struct PoolState {
 /// A supervisor that waits. It is ended when it is dropped.
 #[derive(Debug)]
 pub(crate) struct WaitingSupervisor {
-    /// Taken when it becomes the keeper of a sandbox.
+    /// Taken when it becomes the supervisor of a sandbox.
     parts: Option<(Started, Process, Process)>,
 }
 
 impl WaitingSupervisor {
     /// What it is once it is somebody's.
-    pub(crate) fn into_keeper(mut self) -> Option<(Started, Process, Process)> {
+    pub(crate) fn into_supervisor(mut self) -> Option<(Started, Process, Process)> {
         self.parts.take()
     }
 
@@ -99,7 +99,7 @@ impl SupervisorPool {
     }
 }
 
-/// A keeper for a sandbox that is asked for, if one waits. In a while there is another one.
+/// A supervisor for a sandbox that is asked for, if one waits. In a while there is another one.
 pub(crate) fn take(pool: &Arc<SupervisorPool>, program: Option<&Path>) -> Option<WaitingSupervisor> {
     let waiting = pool.take();
     if pool.expect() {
@@ -107,7 +107,7 @@ pub(crate) fn take(pool: &Arc<SupervisorPool>, program: Option<&Path>) -> Option
         tokio::spawn(async move {
             tokio::time::sleep(AFTER).await;
             let Some(pool) = weak.upgrade() else { return };
-            let started = blocking("start a keeper", move || launch::start(program.as_deref())).await;
+            let started = blocking("start a supervisor", move || launch::start(program.as_deref())).await;
             // Whoever asks for a sandbox next starts one, and is told why that fails.
             let parts = started.ok().and_then(Result::ok);
             let number = pool.put(parts.map(|parts| WaitingSupervisor { parts: Some(parts) }));
@@ -150,7 +150,7 @@ mod tests {
         let taken = pool.take().unwrap();
         assert!(pool.take().is_none());
         assert!(pool.expect());
-        let (started, process, _watched) = taken.into_keeper().unwrap();
+        let (started, process, _watched) = taken.into_supervisor().unwrap();
         assert_eq!(started.process.pid, pid);
         process.end().unwrap();
     }

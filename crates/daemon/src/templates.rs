@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use offleash_core::template::{CODE_INTERPRETER, MCP_GATEWAY, Recipe, TemplateName};
 use offleash_core::text::Text;
-use offleash_store::{HeldTemplate, Taken, remove_directory};
+use offleash_store::{HeldTemplate, TakeOutcome, remove_directory};
 use offleash_supervisor::service::order::Template;
 use offleash_supervisor::templates::{self, BuildEvent, BuildOrder, BuildWatcher, TemplateListing};
 use tokio::sync::watch;
@@ -126,16 +126,16 @@ impl TemplateStore {
         let state = self.host.state().clone();
         let taken = blocking("remove a template", move || {
             let taken = state.templates()?.take(&wanted)?;
-            if let Taken::Taken(abandoned) = &taken {
+            if let TakeOutcome::Taken(abandoned) = &taken {
                 // What belongs to subordinate ids a process with more than one thread cannot remove.
                 let _removed = remove_directory(abandoned.path());
             }
             Ok::<_, templates::TemplateError>(taken)
         });
         match taken.await?? {
-            Taken::Taken(_) => Ok(()),
-            Taken::InUse => Err(DaemonError::TemplateInUse { name: name.to_owned() }),
-            Taken::Missing => Err(DaemonError::UnknownTemplate { name: name.to_owned() }),
+            TakeOutcome::Taken(_) => Ok(()),
+            TakeOutcome::InUse => Err(DaemonError::TemplateInUse { name: name.to_owned() }),
+            TakeOutcome::Missing => Err(DaemonError::UnknownTemplate { name: name.to_owned() }),
         }
     }
 
@@ -220,7 +220,7 @@ pub(crate) fn named(name: &str) -> Result<Option<TemplateName>, DaemonError> {
         .map_err(|_| DaemonError::UnknownTemplate { name: name.to_owned() })
 }
 
-/// What a keeper is told whose row says this.
+/// What a supervisor is told whose row says this.
 pub(crate) fn of_row(template: &str) -> Template {
     template.parse().map_or(Template::Base, Template::Built)
 }

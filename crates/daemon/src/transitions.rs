@@ -1,6 +1,6 @@
 //! What can be done with a sandbox that is there: other times, pause, resume, other rules for its network.
 //!
-//! What is going to be done is on record before the keeper is asked, what came of it afterwards.
+//! What is going to be done is on record before the supervisor is asked, what came of it afterwards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,7 +103,7 @@ impl SandboxChanger {
     /// only ever extended. Says whether it was resumed.
     ///
     /// # Errors
-    /// `NotFound`, `Conflict` while something else is being done with it for long, `Keeper`; for a paused one
+    /// `NotFound`, `Conflict` while something else is being done with it for long, `Supervisor`; for a paused one
     /// `QuotaExceeded` and `Overloaded`, as for one that is made.
     pub(crate) async fn run_for(
         self: &Arc<Self>,
@@ -230,7 +230,7 @@ impl SandboxChanger {
             };
             let core = &changer.core;
             core.registry.specify(&entry, pending, None).await?;
-            match core.host.keeper(entry.id()).set_network(order).await {
+            match core.host.supervisor(entry.id()).set_network(order).await {
                 Ok(()) => {
                     entry.set_told(Some(told));
                     let line = format!("{by} changed what it may reach");
@@ -240,7 +240,7 @@ impl SandboxChanger {
                 Err(error) => {
                     let before = Specification::clone(&before);
                     core.registry.specify(&entry, before, None).await?;
-                    Err(DaemonError::of_keeper(
+                    Err(DaemonError::of_supervisor(
                         "change what a sandbox may reach",
                         entry.name(),
                         error,
@@ -251,12 +251,12 @@ impl SandboxChanger {
         self.core.jobs.detached(work).await
     }
 
-    /// The keeper of a running sandbox, for whom somebody has checked who asks. One that is paused is resumed if traffic
+    /// The supervisor of a running sandbox, for whom somebody has checked who asks. One that is paused is resumed if traffic
     /// resumes it and that is wanted.
     ///
     /// # Errors
-    /// `NotFound`, `Conflict` if it is paused, `Keeper`; `QuotaExceeded` and `Overloaded` where it cannot be resumed now.
-    pub(crate) async fn keeper(
+    /// `NotFound`, `Conflict` if it is paused, `Supervisor`; `QuotaExceeded` and `Overloaded` where it cannot be resumed now.
+    pub(crate) async fn supervisor(
         self: &Arc<Self>,
         id: &str,
         when_paused: WhenPaused,
@@ -264,9 +264,9 @@ impl SandboxChanger {
         let known = |entry: &Arc<SandboxEntry>| entry.visible_state().is_some();
         let found = self.core.sandboxes.get(id).filter(known);
         let entry = found.ok_or_else(|| DaemonError::not_found(id))?;
-        let keeper = self.core.host.keeper(entry.id());
+        let supervisor = self.core.host.supervisor(entry.id());
         if entry.state() == SandboxState::Running {
-            return Ok((entry, keeper));
+            return Ok((entry, supervisor));
         }
         let changer = Arc::clone(self);
         let work = async move {
@@ -284,13 +284,13 @@ impl SandboxChanger {
             drop(turn);
             Ok(entry)
         };
-        Ok((self.core.jobs.detached(work).await?, keeper))
+        Ok((self.core.jobs.detached(work).await?, supervisor))
     }
 
     /// Fails unless the guest of `entry` does something that only it can do: start a process that serves files.
     async fn check_guest(&self, entry: &SandboxEntry) -> Result<(), DaemonError> {
-        let keeper = self.core.host.keeper(entry.id());
-        let asked = async { keeper.files(None).await?.stat(b"/").await };
+        let supervisor = self.core.host.supervisor(entry.id());
+        let asked = async { supervisor.files(None).await?.stat(b"/").await };
         match timeout(GUEST_TIMEOUT, asked).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(SupervisorError::Gone)) => Err(DaemonError::not_found(entry.name())),
@@ -303,7 +303,7 @@ impl SandboxChanger {
     /// Pauses a running sandbox; `why` is `by somebody` or `because of something`.
     ///
     /// # Errors
-    /// `NotFound`, `Unsupported`, `Keeper`, `Store`.
+    /// `NotFound`, `Unsupported`, `Supervisor`, `Store`.
     pub(crate) async fn pause(
         &self,
         entry: &Arc<SandboxEntry>,
@@ -322,7 +322,7 @@ impl SandboxChanger {
         };
         registry.write(entry, None, pausing).await?;
         entry.set_specification(specification);
-        match self.core.host.keeper(entry.id()).pause().await {
+        match self.core.host.supervisor(entry.id()).pause().await {
             Ok(()) => {
                 let paused = |row: &mut SandboxRow| row.state = SandboxState::Paused;
                 let happened = EventNote::new(EventKind::Paused, format!("paused {why}"));
@@ -330,7 +330,7 @@ impl SandboxChanger {
             }
             Err(error) => {
                 self.settle(entry).await;
-                Err(DaemonError::of_keeper("pause a sandbox", entry.name(), error))
+                Err(DaemonError::of_supervisor("pause a sandbox", entry.name(), error))
             }
         }
     }
@@ -373,7 +373,7 @@ impl SandboxChanger {
         let _reserved = core.sandboxes.reserve_resume(entry, quota)?;
         let resuming = |row: &mut SandboxRow| row.state = SandboxState::Resuming;
         core.registry.write(entry, None, resuming).await?;
-        match core.host.keeper(entry.id()).resume().await {
+        match core.host.supervisor(entry.id()).resume().await {
             Ok(()) => {
                 let resumed = |row: &mut SandboxRow| {
                     row.state = SandboxState::Running;
@@ -388,22 +388,22 @@ impl SandboxChanger {
             }
             Err(error) => {
                 self.settle(entry).await;
-                Err(DaemonError::of_keeper("resume a sandbox", entry.name(), error))
+                Err(DaemonError::of_supervisor("resume a sandbox", entry.name(), error))
             }
         }
     }
 
-    /// Sets the state of a sandbox to what its keeper says it is; ends one whose keeper cannot say.
+    /// Sets the state of a sandbox to what its supervisor says it is; ends one whose supervisor cannot say.
     async fn settle(&self, entry: &Arc<SandboxEntry>) {
         let core = &self.core;
-        let state = match core.host.keeper(entry.id()).hello().await {
+        let state = match core.host.supervisor(entry.id()).hello().await {
             Ok(hello) if hello.paused => SandboxState::Paused,
             Ok(_) => SandboxState::Running,
             Err(error) => {
-                let line = format!("its keeper does not answer: {error}");
+                let line = format!("its supervisor does not answer: {error}");
                 core.registry.log(entry.name(), LogLevel::Error, line);
                 self.ender
-                    .end_in_background(entry, EndCause::died("its keeper did not answer"));
+                    .end_in_background(entry, EndCause::died("its supervisor did not answer"));
                 return;
             }
         };

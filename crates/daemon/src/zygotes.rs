@@ -2,7 +2,7 @@
 //!
 //! One is made when sandboxes of a template are to have contexts that are ready, or when code is first run in a sandbox of
 //! one that was built. Sandboxes that are made from then on lie below it and get copies of its process. It has neither
-//! network nor owner, and is of one build of one template. It is in no record: its keeper ends by itself when no daemon
+//! network nor owner, and is of one build of one template. It is in no record: its supervisor ends by itself when no daemon
 //! follows it and nothing lies below it any more.
 
 mod making;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use offleash_core::id::RunId;
 use offleash_core::log_level::LogLevel;
-use offleash_core::spec::{Descent, ProcessRef};
+use offleash_core::spec::{ProcessRef, ZygoteRole};
 use offleash_core::template::PythonModule;
 use offleash_store::HeldTemplate;
 use offleash_supervisor::service::client::ExecNews;
@@ -70,7 +70,7 @@ impl ZygotePool {
     }
 
     /// Where a sandbox of this origin is to be made.
-    pub(crate) fn descent(&self, origin: &TemplateOrigin) -> Descent {
+    pub(crate) fn descent(&self, origin: &TemplateOrigin) -> ZygoteRole {
         self.table.descent(origin)
     }
 
@@ -157,7 +157,7 @@ impl ZygotePool {
     /// Whether a sandbox that no record speaks of is a zygote of an earlier daemon that sandboxes lie below. Then what it
     /// leaves is removed when it ends.
     pub(crate) async fn is_left(&self, id: &RunId) -> bool {
-        let Ok(hello) = self.core.host.keeper(id).hello().await else {
+        let Ok(hello) = self.core.host.supervisor(id).hello().await else {
             return false;
         };
         let pid = i32::try_from(hello.pid)
@@ -198,7 +198,7 @@ async fn live(
     };
     let MadeZygote {
         id,
-        keeper,
+        supervisor,
         process,
         mut stream,
         first,
@@ -242,10 +242,10 @@ async fn live(
     let at_once = *stopped.borrow() == StopRequest::AtOnce;
     if at_once {
         // One that is gone already is what was wanted.
-        let _ended = keeper.kill().await;
+        let _ended = supervisor.kill().await;
     } else {
         // Copies go on, and it with them.
-        let _told = keeper.close_input(&Selector::Pid(stream.pid())).await;
+        let _told = supervisor.close_input(&Selector::Pid(stream.pid())).await;
     }
     drop(stream);
     if !at_once && let Some(zygotes) = weak.upgrade() {

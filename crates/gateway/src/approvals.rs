@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use offleash_core::network::{Approval, Decision, Host, Question};
+use offleash_core::network::{ApprovalAnswer, ApprovalQuestion, Host, RuleDecision};
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::timeout;
 
@@ -18,7 +18,7 @@ const WAITING: usize = 16;
 /// How many connections wait at most for one answer.
 const WAITERS: usize = 64;
 /// How many questions are put in a run.
-const MOST_QUESTIONS: usize = 256;
+const MAX_QUESTIONS: usize = 256;
 /// How often a host may go unanswered before it counts as denied.
 const UNANSWERED: u8 = 2;
 
@@ -34,19 +34,19 @@ pub(crate) struct Approvals {
 
 #[derive(Debug, Default)]
 struct Known {
-    allowed: HashMap<(Host, u16), Approval>,
-    denied: HashMap<Host, Approval>,
+    allowed: HashMap<(Host, u16), ApprovalAnswer>,
+    denied: HashMap<Host, ApprovalAnswer>,
     unanswered: HashMap<Host, u8>,
-    waiting: HashMap<(Host, u16), Vec<oneshot::Sender<Approval>>>,
+    waiting: HashMap<(Host, u16), Vec<oneshot::Sender<ApprovalAnswer>>>,
     put: usize,
 }
 
 /// What a connection does that is asked about.
 enum Place {
     /// It is decided already.
-    Decided(Approval),
+    Decided(ApprovalAnswer),
     /// The same question waits; its answer will come here.
-    Follows(oneshot::Receiver<Approval>),
+    Follows(oneshot::Receiver<ApprovalAnswer>),
     /// It puts the question.
     Puts,
 }
@@ -62,12 +62,12 @@ impl Approvals {
     }
 
     /// Whether a connection may be made that `decision` leaves to judgement. Waits for the answer.
-    pub(crate) async fn ask(&self, host: &Host, port: u16, decision: &Decision<'_>) -> Approval {
+    pub(crate) async fn ask(&self, host: &Host, port: u16, decision: &RuleDecision<'_>) -> ApprovalAnswer {
         let place = self.known.borrow_mut().place(host, port);
         match place {
             Place::Decided(approval) => approval,
             // The one who puts the question ends without an answer only together with the gateway.
-            Place::Follows(answer) => answer.await.unwrap_or(Approval::Denied),
+            Place::Follows(answer) => answer.await.unwrap_or(ApprovalAnswer::Denied),
             Place::Puts => {
                 let approval = self.put(host, port, decision).await;
                 self.known.borrow_mut().settle(host, port, approval);
@@ -76,13 +76,13 @@ impl Approvals {
         }
     }
 
-    async fn put(&self, host: &Host, port: u16, decision: &Decision<'_>) -> Approval {
+    async fn put(&self, host: &Host, port: u16, decision: &RuleDecision<'_>) -> ApprovalAnswer {
         let _turn = self.turn.lock().await;
         // Another port of the host may have been denied while this one waited.
         if let Some(decided) = self.known.borrow_mut().before_it_is_put(host, port) {
             return decided;
         }
-        let (id, answer) = self.questions.open(|id| Question {
+        let (id, answer) = self.questions.open(|id| ApprovalQuestion {
             id,
             host: host.clone(),
             port,
@@ -91,17 +91,17 @@ impl Approvals {
             timeout: self.timeout,
         });
         match timeout(self.timeout, answer).await {
-            Ok(answered) => answered.unwrap_or(Approval::Denied),
+            Ok(answered) => answered.unwrap_or(ApprovalAnswer::Denied),
             Err(_) => {
                 self.questions.withdraw(id);
-                Approval::Timeout
+                ApprovalAnswer::Timeout
             }
         }
     }
 }
 
 impl Known {
-    fn decided(&self, host: &Host, port: u16) -> Option<Approval> {
+    fn decided(&self, host: &Host, port: u16) -> Option<ApprovalAnswer> {
         let allowed = self.allowed.get(&(host.clone(), port));
         allowed.or_else(|| self.denied.get(host)).copied()
     }
@@ -121,15 +121,15 @@ impl Known {
                 self.waiting.insert((host.clone(), port), Vec::new());
                 Place::Puts
             }
-            _ => Place::Decided(Approval::TooMany),
+            _ => Place::Decided(ApprovalAnswer::TooMany),
         }
     }
 
     /// What is known by now; otherwise the question counts as put.
-    fn before_it_is_put(&mut self, host: &Host, port: u16) -> Option<Approval> {
+    fn before_it_is_put(&mut self, host: &Host, port: u16) -> Option<ApprovalAnswer> {
         let known = self.decided(host, port);
-        if known.is_none() && self.put >= MOST_QUESTIONS {
-            return Some(Approval::TooMany);
+        if known.is_none() && self.put >= MAX_QUESTIONS {
+            return Some(ApprovalAnswer::TooMany);
         }
         if known.is_none() {
             self.put += 1;
@@ -138,15 +138,15 @@ impl Known {
     }
 
     /// Remembers the answer, and tells it to all who wait for it.
-    fn settle(&mut self, host: &Host, port: u16, approval: Approval) {
+    fn settle(&mut self, host: &Host, port: u16, approval: ApprovalAnswer) {
         match approval {
-            Approval::Run | Approval::Always => {
+            ApprovalAnswer::Run | ApprovalAnswer::Always => {
                 self.allowed.insert((host.clone(), port), approval);
             }
-            Approval::Denied => {
+            ApprovalAnswer::Denied => {
                 self.denied.insert(host.clone(), approval);
             }
-            Approval::Timeout => {
+            ApprovalAnswer::Timeout => {
                 let times = self.unanswered.entry(host.clone()).or_default();
                 *times = times.saturating_add(1);
                 if *times >= UNANSWERED {
@@ -154,8 +154,8 @@ impl Known {
                 }
             }
             // Nobody was bothered.
-            Approval::NoTerminal => self.put = self.put.saturating_sub(1),
-            Approval::Once | Approval::TooMany => {}
+            ApprovalAnswer::NoTerminal => self.put = self.put.saturating_sub(1),
+            ApprovalAnswer::Once | ApprovalAnswer::TooMany => {}
         }
         for waiter in self.waiting.remove(&(host.clone(), port)).unwrap_or_default() {
             // Its connection may have ended.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use offleash_sys::network::NetworkSockets;
-use offleash_sys::network::queue::Queue;
+use offleash_sys::network::queue::PacketQueue;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
@@ -67,7 +67,7 @@ impl Gateway {
     /// Has `process` serve.
     pub(crate) fn of_process(process: GatewayProcess, config: Config, mut sockets: NetworkSockets) -> io::Result<Self> {
         let unknown = Unknown::of(config.asks.about_the_unknown, config.internet);
-        let queue = sockets.first_packets.take().map(Queue::from_descriptor);
+        let queue = sockets.first_packets.take().map(PacketQueue::from_descriptor);
         let first_packets = FirstPackets::new(queue, config.rules.clone(), unknown);
         let (order, descriptors) = start_order(config, sockets);
         let connection = Arc::new(Connection::of(process, first_packets)?);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use offleash_core::limits::Limits;
-use offleash_core::network::secret::Secret;
-use offleash_core::network::{Asks, HostPort, NetworkPolicy, RequestRules};
+use offleash_core::network::secret::NamedSecret;
+use offleash_core::network::{ApprovalRules, HostPort, NetworkPolicy, RequestRules};
 
 use crate::audience::Audience;
 use crate::client::GatewayProcess;
@@ -33,11 +33,11 @@ pub struct Config {
     /// Of which those of the network are kept here.
     pub limits: Limits,
     /// How it is asked about connections.
-    pub asks: Asks,
+    pub asks: ApprovalRules,
     /// How the outside is reached.
     pub way_out: WayOut,
     /// Secrets that are put into requests.
-    pub secrets: Vec<Secret>,
+    pub secrets: Vec<NamedSecret>,
     /// Who reads what a refusal says can be done.
     pub audience: Audience,
     /// A process that was started ahead.
@@ -59,5 +59,5 @@ pub struct Reach {
     /// How the outside is reached. Connections that were made through another proxy are cut.
     pub way_out: WayOut,
     /// Secrets that are put into requests. Connections to hosts that others were for are cut.
-    pub secrets: Vec<Secret>,
+    pub secrets: Vec<NamedSecret>,
 }

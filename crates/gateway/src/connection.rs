@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use offleash_core::network::{Approval, Decision, Host, Protocol, RuleVerdict};
+use offleash_core::network::{ApprovalAnswer, Host, RuleDecision, RuleVerdict, SpokenProtocol};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -30,7 +30,7 @@ use crate::shared::Shared;
 use crate::upstream::Unreachable;
 
 /// How long a client may take to say what it wants where that must be known.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a connection ends before it was carried.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ struct Session<'a> {
     /// The address that was, unless a proxy has resolved the name.
     address: Option<IpAddr>,
     rule: Option<String>,
-    asked: Option<Approval>,
+    asked: Option<ApprovalAnswer>,
     counts: Counts,
     /// How a client of the proxy asked, until it was answered.
     way: Option<Way>,
@@ -226,7 +226,7 @@ impl<'a> Session<'a> {
     }
 
     /// What the rules allow, until it ends or is cut because no more bytes may pass.
-    async fn admitted(&mut self, protocol: Protocol) -> Result<(), Stopped> {
+    async fn admitted(&mut self, protocol: SpokenProtocol) -> Result<(), Stopped> {
         let budget = Rc::clone(&self.shared.budget);
         let _place = budget.admit()?;
         let shared = Rc::clone(self.shared);
@@ -239,7 +239,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    async fn open_and_carry(&mut self, protocol: Protocol) -> Result<(), Stopped> {
+    async fn open_and_carry(&mut self, protocol: SpokenProtocol) -> Result<(), Stopped> {
         let has_secrets = self.shared.secrets.concern(&self.host);
         if self.shared.policy.opens(&self.host, self.port, protocol, has_secrets) {
             self.accept_tunnel().await?;
@@ -249,19 +249,19 @@ impl<'a> Session<'a> {
         self.look_and_carry(protocol).await
     }
 
-    async fn look_and_carry(&mut self, protocol: Protocol) -> Result<(), Stopped> {
+    async fn look_and_carry(&mut self, protocol: SpokenProtocol) -> Result<(), Stopped> {
         let read = std::mem::take(&mut self.read);
         match (protocol, &self.way) {
-            (Protocol::Tls, _) => self.tls(read).await,
+            (SpokenProtocol::Tls, _) => self.tls(read).await,
             // What is asked of a proxy as a request is one.
-            (Protocol::Http, _) | (_, Some(Way::Request { .. })) => self.http(read).await,
-            (Protocol::Tcp, _) => self.raw(&read).await,
-            (Protocol::Auto, _) => self.whatever_it_is(read).await,
+            (SpokenProtocol::Http, _) | (_, Some(Way::Request { .. })) => self.http(read).await,
+            (SpokenProtocol::Tcp, _) => self.raw(&read).await,
+            (SpokenProtocol::Auto, _) => self.whatever_it_is(read).await,
         }
     }
 
     /// Waits for somebody's judgement, unless the connection would be refused whatever it is.
-    async fn ask(&mut self, decision: &Decision<'_>) -> Result<(), Stopped> {
+    async fn ask(&mut self, decision: &RuleDecision<'_>) -> Result<(), Stopped> {
         let shared = self.shared;
         if let Host::Address(address) = self.host {
             let checked = shared.policy.check(None, address, self.port);
@@ -381,7 +381,7 @@ impl<'a> Session<'a> {
     }
 
     async fn read_more(&mut self, read: &mut Vec<u8>) -> Result<(), Stopped> {
-        match timeout(PATIENCE, self.client.read_buf(read)).await {
+        match timeout(TIMEOUT, self.client.read_buf(read)).await {
             Ok(Ok(0)) => Err(Stopped::Failed("it ended before it said what it wanted".to_owned())),
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(broken(error)),
@@ -392,7 +392,7 @@ impl<'a> Session<'a> {
     async fn http(&mut self, read: Vec<u8>) -> Result<(), Stopped> {
         let mut requests = http::Requests::new(self.host.clone(), self.port, self.shared.secrets.clone(), read);
         // The first request is read before anything is dialled.
-        requests.first(&mut self.client, PATIENCE).await?;
+        requests.first(&mut self.client, TIMEOUT).await?;
         let server = self.dial().await?;
         requests.carry(&mut self.client, server, &self.counts).await
     }
@@ -410,7 +410,7 @@ impl<'a> Session<'a> {
                     drop(server);
                     self.leading = None;
                     self.read = read;
-                    return self.opened(Protocol::Tls).await;
+                    return self.opened(SpokenProtocol::Tls).await;
                 }
                 http::Looks::Tls => {
                     let (hello, read) = self.greeting(read).await?;
@@ -420,7 +420,7 @@ impl<'a> Session<'a> {
                 http::Looks::Http => {
                     let mut requests =
                         http::Requests::new(self.host.clone(), self.port, self.shared.secrets.clone(), read);
-                    requests.first(&mut self.client, PATIENCE).await?;
+                    requests.first(&mut self.client, TIMEOUT).await?;
                     return requests.carry(&mut self.client, server, &self.counts).await;
                 }
                 http::Looks::Unknown => {}

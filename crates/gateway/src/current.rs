@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use offleash_core::network::secret::Secret;
+use offleash_core::network::secret::NamedSecret;
 use offleash_core::network::{Host, NetworkPolicy, RequestRules, RuleVerdict};
 use tokio::sync::watch;
 
@@ -37,7 +37,7 @@ pub(crate) struct NewRules {
     pub(crate) trust: Option<Arc<GatewayTrust>>,
     pub(crate) way_out: WayOut,
     pub(crate) system_names: SystemNames,
-    pub(crate) secrets: Arc<[Secret]>,
+    pub(crate) secrets: Arc<[NamedSecret]>,
 }
 
 /// Where the connections to servers lead that one connection of the sandbox has, for as long as each of them is open.

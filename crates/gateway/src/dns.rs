@@ -297,7 +297,7 @@ mod tests {
     fn when_there_are_too_many_names_the_next_is_told_to_nobody() {
         let mut names = Names::default();
         let mut last = None;
-        for number in 0..=crate::names::MOST {
+        for number in 0..=crate::names::MAX_COUNT {
             let asked = question(&format!("n{number}.wide.example."), RecordType::A);
             last = Some(answer(&asked.to_vec().unwrap(), &policy(), &mut names));
         }

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use offleash_sys::network::{Entrance, entrance};
+use offleash_sys::network::{EntranceSockets, entrance};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::{AbortHandle, spawn_local};
@@ -24,7 +24,7 @@ pub(crate) struct Entrances(Vec<Way>);
 
 impl Entrances {
     /// To be called on the event loop.
-    pub(crate) fn new(entrances: Vec<Entrance>) -> io::Result<Self> {
+    pub(crate) fn new(entrances: Vec<EntranceSockets>) -> io::Result<Self> {
         let families = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
         let ways = entrances.into_iter().zip(families);
         let ways: io::Result<Vec<Way>> = ways.map(|(entrance, loopback)| Way::new(entrance, loopback)).collect();
@@ -66,10 +66,10 @@ impl Drop for Way {
 }
 
 impl Way {
-    fn new(entrance: Entrance, loopback: IpAddr) -> io::Result<Self> {
+    fn new(entrance: EntranceSockets, loopback: IpAddr) -> io::Result<Self> {
         let listener = TcpListener::from_std(entrance.listener.into())?;
         let (accepts, accepted) = mpsc::channel(1);
-        let accepting = spawn_local(accept(listener, Entrance::origin(loopback), accepts)).abort_handle();
+        let accepting = spawn_local(accept(listener, EntranceSockets::origin(loopback), accepts)).abort_handle();
         Ok(Self {
             loopback,
             making: Mutex::new(Making {
@@ -91,7 +91,7 @@ impl Way {
         // Where the last one was given up before it was finished, it is connected still.
         entrance::disconnect(&making.asking)?;
         let asking = TcpSocket::from_std_stream(making.asking.try_clone()?.into());
-        let asked = asking.connect(Entrance::address(self.loopback)).await?;
+        let asked = asking.connect(EntranceSockets::address(self.loopback)).await?;
         let accepted = making.accepted.recv().await.ok_or(io::ErrorKind::BrokenPipe)?;
         // Any that was accepted will do, one of an earlier attempt as well.
         let socket = accepted.into_std()?;

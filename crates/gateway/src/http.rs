@@ -17,7 +17,7 @@ use crate::relay;
 use crate::secrets::{Recipient, Secrets};
 
 /// How long a client that was answered by us may take to read it.
-const FAREWELL: Duration = Duration::from_secs(1);
+const LINGER: Duration = Duration::from_secs(1);
 /// How much is read in one go.
 const CHUNK: usize = 64 * 1024;
 
@@ -80,7 +80,7 @@ pub(crate) async fn say(client: &mut TcpStream, words: &[u8]) -> std::io::Result
     client.write_all(words).await?;
     client.shutdown().await?;
     let mut rest = [0; 4096];
-    while matches!(timeout(FAREWELL, client.read(&mut rest)).await, Ok(Ok(length)) if length > 0) {}
+    while matches!(timeout(LINGER, client.read(&mut rest)).await, Ok(Ok(length)) if length > 0) {}
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use offleash_core::network::Approval;
+use offleash_core::network::ApprovalAnswer;
 use offleash_core::record::LimitHit;
 
 use crate::process::Link;
@@ -55,7 +55,7 @@ pub struct Connection {
     /// The rule that decided, as it was written; none stands for "nothing is allowed unless a rule says so".
     pub rule: Option<String>,
     /// How it was decided, if it was asked about.
-    pub asked: Option<Approval>,
+    pub asked: Option<ApprovalAnswer>,
     /// Bytes that the sandbox sent.
     pub sent: u64,
     /// Bytes that it received.

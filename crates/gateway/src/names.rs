@@ -16,7 +16,7 @@ use crate::wire::Report;
 const FIRST: u32 = 0xc612_0100;
 /// How many names there may be. A rule with a wildcard lets a sandbox think of any number of them, and what is kept of
 /// each, up to half a kilobyte, is the memory of the gateway.
-pub(crate) const MOST: u32 = 16_384;
+pub(crate) const MAX_COUNT: u32 = 16_384;
 
 /// Which address stands for which name; it never changes while the sandbox lives.
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ impl Names {
     fn give(&mut self, name: &DomainName) -> Option<Ipv4Addr> {
         let number = u32::try_from(self.in_order.len())
             .ok()
-            .filter(|number| *number < MOST)?;
+            .filter(|number| *number < MAX_COUNT)?;
         let address = Ipv4Addr::from_bits(FIRST.checked_add(number)?);
         let name = Arc::new(name.clone());
         self.in_order.push(Arc::clone(&name));
@@ -112,10 +112,10 @@ mod tests {
     #[test]
     fn there_is_an_end_to_the_addresses() {
         let mut names = Names::default();
-        let given = (0..2 * MOST)
+        let given = (0..2 * MAX_COUNT)
             .map_while(|number| names.address_of(&name(&format!("n{number}.example"))))
             .count();
-        assert_eq!(given, usize::try_from(MOST).unwrap());
+        assert_eq!(given, usize::try_from(MAX_COUNT).unwrap());
         assert!(names.address_of(&name("n0.example")).is_some());
     }
 }

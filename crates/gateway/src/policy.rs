@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use offleash_core::error::Explained as _;
 use offleash_core::network::{
-    AddressClass, AddressRefusal, Approval, Decision, DomainName, HeaderScope, Host, HostPort, NetworkPolicy,
-    NetworkRule, Protocol, RequestRules, RuleVerdict, classify, leads_to,
+    AddressClass, AddressRefusal, ApprovalAnswer, DomainName, HeaderScope, Host, HostPort, NetworkPolicy, NetworkRule,
+    RequestRules, RuleDecision, RuleVerdict, SpokenProtocol, classify, leads_to,
 };
 
 use crate::own::Own;
@@ -20,7 +20,7 @@ pub(crate) fn reason(rule: Option<&str>) -> String {
 }
 
 /// Why a connection is refused that was asked about.
-pub(crate) fn reason_asked(rule: Option<&str>, approval: Approval) -> String {
+pub(crate) fn reason_asked(rule: Option<&str>, approval: ApprovalAnswer) -> String {
     match rule {
         Some(rule) => format!("the rule `{rule}` asks about it, and {approval}"),
         None => format!("no rule allows it, and {approval}"),
@@ -50,18 +50,18 @@ impl Unknown {
     }
 
     /// What becomes of a connection on which the rules decided so.
-    fn of_decision(self, decision: Decision<'_>) -> Decision<'_> {
+    fn of_decision(self, decision: RuleDecision<'_>) -> RuleDecision<'_> {
         let verdict = match (decision.rule, self) {
             (Some(_), _) | (None, Self::Denied) => decision.verdict,
             (None, Self::Asked) => RuleVerdict::Ask,
             (None, Self::Reached) => RuleVerdict::Allow,
         };
-        Decision { verdict, ..decision }
+        RuleDecision { verdict, ..decision }
     }
 }
 
 /// Whether a connection to `host` at `port` may be made by these rules.
-pub(crate) fn decide<'a>(rules: &'a NetworkPolicy, unknown: Unknown, host: &Host, port: u16) -> Decision<'a> {
+pub(crate) fn decide<'a>(rules: &'a NetworkPolicy, unknown: Unknown, host: &Host, port: u16) -> RuleDecision<'a> {
     unknown.of_decision(rules.decide(host, port))
 }
 
@@ -139,17 +139,17 @@ impl Policy {
     /// without. A rule that says that a port is raw TCP is taken at its word, but not for the ports of the web.
     ///
     /// Secrets ask for nothing where it is not said what is spoken: whatever turns out to be TLS is opened then.
-    pub(crate) fn opens(&self, host: &Host, port: u16, protocol: Protocol, has_secrets: bool) -> bool {
-        let is_raw = protocol == Protocol::Tcp && !matches!(port, 80 | 443);
+    pub(crate) fn opens(&self, host: &Host, port: u16, protocol: SpokenProtocol, has_secrets: bool) -> bool {
+        let is_raw = protocol == SpokenProtocol::Tcp && !matches!(port, 80 | 443);
         let by_rules = match self.requests.scope {
             HeaderScope::EveryHost => self.requests.concern(host),
             HeaderScope::SpecificHostOverTls => {
                 self.requests.methods.concern(host)
                     || self.changes_headers(host)
-                        && matches!((protocol, port), (Protocol::Tls, _) | (Protocol::Tcp, 443))
+                        && matches!((protocol, port), (SpokenProtocol::Tls, _) | (SpokenProtocol::Tcp, 443))
             }
         };
-        !is_raw && (by_rules || has_secrets && protocol != Protocol::Auto)
+        !is_raw && (by_rules || has_secrets && protocol != SpokenProtocol::Auto)
     }
 
     /// Whether what turns out to be TLS has to be opened for the sake of rules that are about nothing else.
@@ -162,11 +162,11 @@ impl Policy {
     }
 
     /// Whether the rule of `decision` says that `port` is reached without TLS.
-    pub(crate) fn clear_is_meant(decision: &Decision<'_>, port: u16) -> bool {
+    pub(crate) fn clear_is_meant(decision: &RuleDecision<'_>, port: u16) -> bool {
         let pattern = decision.rule.map(NetworkRule::pattern);
         pattern.is_some_and(|pattern| {
             let names_port = pattern.ports().is_some_and(|ports| ports.contains(port));
-            names_port && pattern.protocol(port) == Protocol::Http
+            names_port && pattern.protocol(port) == SpokenProtocol::Http
         })
     }
 
@@ -177,11 +177,11 @@ impl Policy {
 
     /// Whether a connection to `host` at `port` may be made. When it says `Ask`, the caller has to ask first; then the
     /// connection is made as if it were allowed.
-    pub(crate) fn decide(&self, host: &Host, port: u16) -> Decision<'_> {
+    pub(crate) fn decide(&self, host: &Host, port: u16) -> RuleDecision<'_> {
         decide(&self.rules, self.unknown, host, port)
     }
 
-    fn or_unknown<'a>(&self, decision: Decision<'a>) -> Decision<'a> {
+    fn or_unknown<'a>(&self, decision: RuleDecision<'a>) -> RuleDecision<'a> {
         self.unknown.of_decision(decision)
     }
 

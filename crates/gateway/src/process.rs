@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
-use offleash_sys::rlimit::{self, Resource};
+use offleash_sys::rlimit::{self, LimitedResource};
 use offleash_sys::{process, seccomp, seclusion};
 use rustls::pki_types::CertificateDer;
 use tokio::runtime::Runtime;
@@ -35,14 +35,14 @@ const SHORT_NAME: &std::ffi::CStr = c"gateway";
 /// How much memory it may have: more than all its connections need at once, and less than it takes to do harm.
 const MAX_MEMORY: u64 = 4 * 1024 * 1024 * 1024;
 /// Limits of what it has no need for at all.
-const NOTHING: [Resource; 7] = [
-    Resource::Core,
-    Resource::FileSize,
-    Resource::LockedMemory,
-    Resource::MessageQueues,
-    Resource::Nice,
-    Resource::Processes,
-    Resource::RealtimePriority,
+const NOTHING: [LimitedResource; 7] = [
+    LimitedResource::Core,
+    LimitedResource::FileSize,
+    LimitedResource::LockedMemory,
+    LimitedResource::MessageQueues,
+    LimitedResource::Nice,
+    LimitedResource::Processes,
+    LimitedResource::RealtimePriority,
 ];
 
 /// Is the gateway whose supervisor's socket is descriptor 0, until it is told to end or the supervisor is gone.
@@ -66,9 +66,9 @@ pub fn run() -> io::Result<()> {
 /// Gives up all that a gateway does not need, for good.
 fn seclude() -> io::Result<()> {
     let limited = |error: rlimit::RlimitError| io::Error::from(error.source);
-    rlimit::raise_soft(Resource::OpenFiles, OPEN_FILES).map_err(limited)?;
-    rlimit::lower(Resource::OpenFiles, OPEN_FILES).map_err(limited)?;
-    rlimit::lower(Resource::Data, MAX_MEMORY).map_err(limited)?;
+    rlimit::raise_soft(LimitedResource::OpenFiles, OPEN_FILES).map_err(limited)?;
+    rlimit::lower(LimitedResource::OpenFiles, OPEN_FILES).map_err(limited)?;
+    rlimit::lower(LimitedResource::Data, MAX_MEMORY).map_err(limited)?;
     for resource in NOTHING {
         rlimit::lower(resource, 0).map_err(limited)?;
     }

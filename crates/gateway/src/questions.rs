@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use offleash_core::network::{Approval, Question};
+use offleash_core::network::{ApprovalAnswer, ApprovalQuestion};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
 
@@ -15,7 +15,7 @@ use crate::client::OrderSocket;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
     /// This is to be answered.
-    Asked(Question),
+    Asked(ApprovalQuestion),
     /// No answer is needed any more to the question of this number.
     Withdrawn(u64),
 }
@@ -33,7 +33,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Line {
     notices: VecDeque<Notice>,
-    open: Option<(u64, oneshot::Sender<Approval>)>,
+    open: Option<(u64, oneshot::Sender<ApprovalAnswer>)>,
     asked: u64,
     /// Who is told answers to the questions of another process.
     answers: Option<OrderSocket>,
@@ -81,7 +81,7 @@ impl Questions {
     }
 
     /// Answers the question of this number, if it is still open.
-    pub fn answer(&self, id: u64, approval: Approval) {
+    pub fn answer(&self, id: u64, approval: ApprovalAnswer) {
         let mut line = self.line();
         if let Some(answers) = &line.answers {
             let answers = answers.clone();
@@ -95,7 +95,10 @@ impl Questions {
     }
 
     /// Opens a question; `question` is told its number.
-    pub(crate) fn open(&self, question: impl FnOnce(u64) -> Question) -> (u64, oneshot::Receiver<Approval>) {
+    pub(crate) fn open(
+        &self,
+        question: impl FnOnce(u64) -> ApprovalQuestion,
+    ) -> (u64, oneshot::Receiver<ApprovalAnswer>) {
         let (waiting, answer) = oneshot::channel();
         let mut line = self.line();
         line.asked += 1;

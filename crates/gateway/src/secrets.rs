@@ -20,7 +20,7 @@ use http::HeaderValue;
 use http::header::HeaderName;
 use http::request::Parts;
 use offleash_core::network::Host;
-use offleash_core::network::secret::Secret;
+use offleash_core::network::secret::NamedSecret;
 
 use crate::journal::{Journal, SecretUse};
 
@@ -30,7 +30,7 @@ pub(crate) use sigv4::Signing;
 /// The secrets of one sandbox. Whatever becomes of one is told to the journal here.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Secrets {
-    all: Arc<[Secret]>,
+    all: Arc<[NamedSecret]>,
     journal: Journal,
 }
 
@@ -79,7 +79,7 @@ impl Recipient<'_> {
 }
 
 impl Secrets {
-    pub(crate) fn new(all: Arc<[Secret]>, journal: Journal) -> Self {
+    pub(crate) fn new(all: Arc<[NamedSecret]>, journal: Journal) -> Self {
         Self { all, journal }
     }
 
@@ -99,7 +99,7 @@ impl Secrets {
         Arc::ptr_eq(&self.all, &others.all) || values(self) == values(others)
     }
 
-    fn for_host<'a>(&'a self, host: &'a Host) -> impl Iterator<Item = &'a Secret> {
+    fn for_host<'a>(&'a self, host: &'a Host) -> impl Iterator<Item = &'a NamedSecret> {
         self.all.iter().filter(|secret| secret.spec.is_for(host))
     }
 
@@ -244,7 +244,7 @@ impl Used {
 }
 
 impl Misused {
-    fn new(secret: &Secret, reason: String) -> Self {
+    fn new(secret: &NamedSecret, reason: String) -> Self {
         Self {
             secret: secret.spec.name.clone(),
             reason: format!(
@@ -254,16 +254,16 @@ impl Misused {
         }
     }
 
-    fn in_the_clear(secret: &Secret) -> Self {
+    fn in_the_clear(secret: &NamedSecret) -> Self {
         Self::new(secret, "it is sent over TLS alone".to_owned())
     }
 
-    fn behind(secret: &Secret) -> Self {
+    fn behind(secret: &NamedSecret) -> Self {
         Self::new(secret, "its place is not behind the body".to_owned())
     }
 
     /// It stands at a place where the secret may not.
-    fn place(secret: &Secret) -> Self {
+    fn place(secret: &NamedSecret) -> Self {
         let places: Vec<String> = secret.spec.places.iter().map(ToString::to_string).collect();
         let reason = if places.is_empty() {
             "it belongs into a header in which credentials are sent".to_owned()

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use offleash_core::limits::Limits;
-use offleash_core::network::{Asks, HostPort, NetworkPolicy};
+use offleash_core::network::{ApprovalRules, HostPort, NetworkPolicy};
 use offleash_sys::network::{self, NetworkSockets, datagrams};
-use offleash_sys::rlimit::{self, Resource};
+use offleash_sys::rlimit::{self, LimitedResource};
 use rustix::io::Errno;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -68,7 +68,7 @@ pub(crate) struct Setup {
     pub(crate) host_ports: Vec<HostPort>,
     pub(crate) published: Vec<Published>,
     pub(crate) limits: Limits,
-    pub(crate) asks: Asks,
+    pub(crate) asks: ApprovalRules,
     pub(crate) audience: Audience,
 }
 
@@ -176,7 +176,7 @@ impl Servers {
 
 /// Starts serving every socket.
 pub(crate) fn begin(setup: Setup, sockets: NetworkSockets, ties: &Ties) -> io::Result<Servers> {
-    let (descriptors, _) = rlimit::current(Resource::OpenFiles);
+    let (descriptors, _) = rlimit::current(LimitedResource::OpenFiles);
     let room = Room::within(descriptors);
     let places = &Arc::new(Semaphore::new(room.connections));
     let rules = setup.rules;

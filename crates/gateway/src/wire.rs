@@ -11,9 +11,11 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use offleash_core::limits::Limits;
-use offleash_core::network::secret::Secret;
-use offleash_core::network::{Approval, Asks, DomainName, HostPort, NetworkPolicy, Question, RequestRules};
-use offleash_sys::network::{Entrance, NetworkSockets};
+use offleash_core::network::secret::NamedSecret;
+use offleash_core::network::{
+    ApprovalAnswer, ApprovalQuestion, ApprovalRules, DomainName, HostPort, NetworkPolicy, RequestRules,
+};
+use offleash_sys::network::{EntranceSockets, NetworkSockets};
 use serde::{Deserialize, Serialize};
 
 use crate::audience::Audience;
@@ -34,7 +36,7 @@ pub(crate) enum Order {
     /// Connect to a port inside.
     Connect { number: u64, port: u16 },
     /// The answer to a question.
-    Answer { question: u64, approval: Approval },
+    Answer { question: u64, approval: ApprovalAnswer },
     /// End, and tell the rest.
     End,
 }
@@ -51,7 +53,7 @@ pub(crate) enum Report {
     /// What came of a connection; with a descriptor if it was made.
     Connected { number: u64, error: Option<ErrorForm> },
     /// Somebody is asked.
-    Asked(Question),
+    Asked(ApprovalQuestion),
     /// Nobody needs an answer any more.
     Withdrawn(u64),
     /// The next of the addresses that stand for names stands for this one.
@@ -73,7 +75,7 @@ pub(crate) struct StartOrder {
     /// The ports inside that are published, each with a descriptor of what listens for it.
     pub(crate) published: Vec<u16>,
     pub(crate) limits: Limits,
-    pub(crate) asks: Asks,
+    pub(crate) asks: ApprovalRules,
     pub(crate) audience: Audience,
     pub(crate) sockets: SocketCounts,
 }
@@ -88,7 +90,7 @@ pub(crate) struct ReachOrder {
     pub(crate) roots: Option<Vec<Vec<u8>>>,
     pub(crate) way_out: WayOut,
     pub(crate) system_names: SystemNames,
-    pub(crate) secrets: Vec<Secret>,
+    pub(crate) secrets: Vec<NamedSecret>,
 }
 
 /// Which addresses are those of this machine.
@@ -142,7 +144,7 @@ impl SocketCounts {
         let mut entrances = Vec::with_capacity(self.entrances);
         for _ in 0..self.entrances {
             let [listener, asking] = some(2)?.try_into().ok()?;
-            entrances.push(Entrance { listener, asking });
+            entrances.push(EntranceSockets { listener, asking });
         }
         Some(NetworkSockets {
             connections,

@@ -7,7 +7,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 /// As much of a file is read; it is what somebody inside made of it.
-const MOST: usize = 1024 * 1024;
+const MAX_COUNT: usize = 1024 * 1024;
 
 pub(crate) const PASSWD: &[u8] = b"/etc/passwd";
 pub(crate) const GROUP: &[u8] = b"/etc/group";
@@ -46,10 +46,10 @@ impl PasswdEntry {
 /// The first field of the line whose third one is the number; the number in decimal if there is none.
 pub(crate) fn name_of(text: &[u8], id: u32) -> Vec<u8> {
     /// Longest name that is taken over.
-    const LONGEST: usize = 256;
+    const MAX_LENGTH: usize = 256;
     let of_line = |line: &[u8]| {
         let mut fields = line.split(|byte| *byte == b':');
-        let name = fields.next().filter(|name| (1..=LONGEST).contains(&name.len()))?;
+        let name = fields.next().filter(|name| (1..=MAX_LENGTH).contains(&name.len()))?;
         (number(fields.nth(1)?)? == id).then(|| name.to_vec())
     };
     lines(text).find_map(of_line).unwrap_or_else(|| decimal(id))
@@ -80,7 +80,7 @@ pub(crate) fn read(path: &[u8]) -> Result<Vec<u8>, Errno> {
         return Err(Errno::INVAL);
     }
     let (mut text, mut piece) = (Vec::new(), [0; 4096]);
-    while text.len() < MOST {
+    while text.len() < MAX_COUNT {
         match rustix::io::read(&file, &mut piece)? {
             0 => break,
             count => text.extend_from_slice(&piece[..count]),

@@ -3,8 +3,8 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use offleash_protocol::{End, Exec, FromGuest, Ids, OUTPUT_CHUNK, ToGuest, VERSION};
-use offleash_sys::spawn::{self, SignalQueue, Signaled, Starter};
+use offleash_protocol::{ExecCommand, ExitReport, FromGuest, GuestIds, OUTPUT_CHUNK, ToGuest, VERSION};
+use offleash_sys::spawn::{self, ChildStarter, SignalQueue, SignalTarget};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -18,10 +18,10 @@ use crate::processes::{self, GuestRole};
 use crate::{CONTROL, exit, files, rename, sudo, usage};
 
 /// Streams of ended commands that are kept open for the processes they left behind; beyond, the oldest is closed.
-const MOST_LEFTOVERS: usize = 256;
+const MAX_LEFTOVERS: usize = 256;
 
 /// File workers at a time; a socket beyond is closed.
-const MOST_WORKERS: usize = 256;
+const MAX_WORKERS: usize = 256;
 
 /// Signals that end a command reach its whole session, not only one process group: SIGHUP, SIGKILL, SIGTERM.
 const ENDING: [i32; 3] = [1, 9, 15];
@@ -29,7 +29,7 @@ const ENDING: [i32; 3] = [1, 9, 15];
 /// The guest at work.
 pub(crate) struct GuestAgent {
     role: GuestRole,
-    starter: Starter,
+    starter: ChildStarter,
     connection: HostConnection,
     signals: SignalQueue,
     executions: Vec<RunningExec>,
@@ -81,7 +81,7 @@ impl GuestAgent {
             return Err(Errno::ACCESS);
         }
         let signals = SignalQueue::of_all()?;
-        let starter = Starter::of_this_process();
+        let starter = ChildStarter::of_this_process();
         let connection = HostConnection::new(spawn::adopt_descriptor(CONTROL)?);
         occupy_standard_streams()?;
         let oom_score = OomScore::of_this_process();
@@ -261,7 +261,7 @@ impl GuestAgent {
         self.executions.iter_mut().find(|execution| execution.exec == exec)
     }
 
-    fn start_execution(&mut self, request: &Exec) -> Result<(), LoopEnd> {
+    fn start_execution(&mut self, request: &ExecCommand) -> Result<(), LoopEnd> {
         let exec = request.exec;
         if self.execution(exec).is_some() {
             return Err(LoopEnd::Broken(ConnectionError::Protocol));
@@ -279,7 +279,7 @@ impl GuestAgent {
             }
             Err(failure) => self.connection.send(&FromGuest::Ended {
                 exec,
-                end: End::NotStarted(failure),
+                end: ExitReport::NotStarted(failure),
                 user_us: 0,
                 system_us: 0,
                 max_rss_kib: 0,
@@ -290,8 +290,8 @@ impl GuestAgent {
     }
 
     /// Whatever goes wrong is the socket's end to whoever has the other one.
-    fn serve_files(&mut self, socket: OwnedFd, user: Option<Ids>) {
-        if self.workers.len() >= MOST_WORKERS {
+    fn serve_files(&mut self, socket: OwnedFd, user: Option<GuestIds>) {
+        if self.workers.len() >= MAX_WORKERS {
             return self.report_problem("there are too many file workers");
         }
         match files::start(socket, user) {
@@ -301,7 +301,7 @@ impl GuestAgent {
     }
 
     /// As [`Self::serve_files`].
-    fn rename(&mut self, socket: OwnedFd, user: Option<Ids>) {
+    fn rename(&mut self, socket: OwnedFd, user: Option<GuestIds>) {
         if rename::start(socket, user).is_err() {
             self.report_problem("a rename worker could not be started");
         }
@@ -344,7 +344,7 @@ impl GuestAgent {
         };
         if !group {
             // Still ours and not reaped, so this is the process that was meant; it may be dead already.
-            let _ = spawn::signal(Signaled::Process(execution.pid), signal);
+            let _ = spawn::signal(SignalTarget::Process(execution.pid), signal);
             return;
         }
         execution.signal_group(signal);
@@ -404,7 +404,7 @@ impl GuestAgent {
             self.leftovers.extend(ended.into_leftovers().map(Some));
             self.connection.send(&report);
         }
-        let surplus = self.leftovers.len().saturating_sub(MOST_LEFTOVERS);
+        let surplus = self.leftovers.len().saturating_sub(MAX_LEFTOVERS);
         self.leftovers.drain(..surplus);
     }
 }

@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
-use offleash_protocol::{Decoder, FrameError, FromGuest, ToGuest, encode_into};
+use offleash_protocol::{FrameError, FromGuest, MessageDecoder, ToGuest, encode_into};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSliceMut};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags};
@@ -16,12 +16,12 @@ const OUTBOX: usize = 256 * 1024;
 const OUTBOX_FULL: usize = 4 * OUTBOX;
 
 /// Descriptors that may come at once: one, since each comes with a byte of its own.
-const MOST_DESCRIPTORS: usize = 1;
+const MAX_DESCRIPTORS: usize = 1;
 
 /// The connection to the host.
 pub(crate) struct HostConnection {
     socket: OwnedFd,
-    decoder: Decoder<ToGuest>,
+    decoder: MessageDecoder<ToGuest>,
     /// Came with requests that were not looked at yet, in order.
     descriptors: VecDeque<OwnedFd>,
     outbox: Vec<u8>,
@@ -48,7 +48,7 @@ impl HostConnection {
     pub(crate) fn new(socket: OwnedFd) -> Self {
         Self {
             socket,
-            decoder: Decoder::new(),
+            decoder: MessageDecoder::new(),
             descriptors: VecDeque::new(),
             outbox: Vec::new(),
             sent: 0,
@@ -110,7 +110,7 @@ impl HostConnection {
 
     /// Takes what the host sent, by way of `buffer`.
     pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> Result<(), ConnectionError> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let received = match rustix::net::recvmsg(&self.socket, &mut [IoSliceMut::new(buffer)], &mut control, flags) {

@@ -2,9 +2,14 @@
 
 use alloc::vec::Vec;
 
-use offleash_protocol::{End, Exec, FromGuest, Ids, OUTPUT_CHUNK, StartFailure, StdinKind, Stream};
+use offleash_protocol::{
+    ExecCommand, ExitReport, FromGuest, GuestIds, GuestStream, OUTPUT_CHUNK, StartFailure, StdinKind,
+};
 use offleash_sys::pty::{self, Pty};
-use offleash_sys::spawn::{self, Ended, EndedAs, Orphaned, Session, Spawn, SpawnError, Spawned, Starter, User};
+use offleash_sys::spawn::{
+    self, ChildStarter, EndedAs, EndedChild, OrphanFate, SessionChoice, SpawnCommand, SpawnError, SpawnUser,
+    SpawnedChild,
+};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags, Uid};
 use rustix::io::Errno;
@@ -26,7 +31,7 @@ pub(crate) struct RunningExec {
     pub(crate) held: bool,
     /// The controlling side, if the command has a terminal.
     terminal: Option<OwnedFd>,
-    ended: Option<Ended>,
+    ended: Option<EndedChild>,
 }
 
 /// Our ends of a command's streams and what it gets.
@@ -40,7 +45,7 @@ struct ExecStreams {
 
 impl RunningExec {
     /// Starts a command.
-    pub(crate) fn start(starter: Starter, request: &Exec) -> Result<Self, StartFailure> {
+    pub(crate) fn start(starter: ChildStarter, request: &ExecCommand) -> Result<Self, StartFailure> {
         let user = request.user.map(user_of).transpose()?;
         let ExecStreams {
             input,
@@ -54,18 +59,18 @@ impl RunningExec {
         if let Some(user) = user {
             give_to(user, &given, terminal.is_some());
         }
-        let command = Spawn {
+        let command = SpawnCommand {
             argv: &request.argv,
             env: &request.env,
             cwd: Some(&request.cwd),
             descriptors: &[given[0].as_fd(), given[1].as_fd(), given[2].as_fd()],
             session: if terminal.is_some() {
-                Session::WithTerminal
+                SessionChoice::WithTerminal
             } else {
-                Session::New
+                SessionChoice::New
             },
             // When the guest is gone its commands are of no use; where it is an init the kernel sees to that anyway.
-            orphaned: Orphaned::Dies,
+            orphaned: OrphanFate::Dies,
             user,
         };
         let spawned = spawn_as_told(starter, &command)?;
@@ -89,10 +94,10 @@ impl RunningExec {
     /// Sends a signal to the process group, and to what is in the terminal's foreground.
     pub(crate) fn signal_group(&self, signal: i32) {
         // Whoever is not there any more needs no signal.
-        let _ = spawn::signal(spawn::Signaled::Group(self.pid), signal);
+        let _ = spawn::signal(spawn::SignalTarget::Group(self.pid), signal);
         let foreground = self.terminal.as_ref().and_then(pty::foreground_group);
         if let Some(group) = foreground.filter(|group| *group != self.pid) {
-            let _ = spawn::signal(spawn::Signaled::Group(group), signal);
+            let _ = spawn::signal(spawn::SignalTarget::Group(group), signal);
         }
     }
 
@@ -110,7 +115,7 @@ impl RunningExec {
     }
 
     /// Notes that the command's process has ended.
-    pub(crate) fn command_ended(&mut self, ended: Ended) {
+    pub(crate) fn command_ended(&mut self, ended: EndedChild) {
         self.ended = Some(ended);
         for output in &mut self.outputs {
             output.command_ended();
@@ -149,7 +154,7 @@ impl RunningExec {
             return None;
         }
         let end = end_of(ended.how);
-        let Ended {
+        let EndedChild {
             user_us,
             system_us,
             max_rss_kib,
@@ -171,16 +176,16 @@ impl RunningExec {
 }
 
 /// The user of these ids, if they can be somebody's.
-pub(crate) fn user_of(ids: Ids) -> Result<User, StartFailure> {
-    let Ids { uid, gid } = ids;
+pub(crate) fn user_of(ids: GuestIds) -> Result<SpawnUser, StartFailure> {
+    let GuestIds { uid, gid } = ids;
     match uid != u32::MAX && gid != u32::MAX {
-        true => Ok(User { uid, gid }),
+        true => Ok(SpawnUser { uid, gid }),
         false => Err(failed("change the user")(Errno::INVAL)),
     }
 }
 
 /// Starts a program.
-pub(crate) fn spawn_as_told(starter: Starter, request: &Spawn<'_>) -> Result<Spawned, StartFailure> {
+pub(crate) fn spawn_as_told(starter: ChildStarter, request: &SpawnCommand<'_>) -> Result<SpawnedChild, StartFailure> {
     let spawned = starter.spawn(request);
     if request.user.is_some() {
         // The child shared our memory, whose protection a change of user may lower (`fs.suid_dumpable`).
@@ -190,15 +195,15 @@ pub(crate) fn spawn_as_told(starter: Starter, request: &Spawn<'_>) -> Result<Spa
 }
 
 /// How a process ended, as the host is told.
-pub(crate) fn end_of(how: EndedAs) -> End {
+pub(crate) fn end_of(how: EndedAs) -> ExitReport {
     match how {
-        EndedAs::Exited(code) => End::Exited { code },
-        EndedAs::Signaled(signal) => End::Signaled { signal },
+        EndedAs::Exited(code) => ExitReport::Exited { code },
+        EndedAs::Signaled(signal) => ExitReport::Signaled { signal },
     }
 }
 
 /// Makes pipes and terminals the user's own, so that they can be opened again by name (`/dev/stderr`).
-pub(crate) fn give_to(user: User, streams: &[OwnedFd], is_terminal: bool) {
+pub(crate) fn give_to(user: SpawnUser, streams: &[OwnedFd], is_terminal: bool) {
     let owner = Uid::from_raw(user.uid);
     if owner == rustix::process::getuid() {
         return;
@@ -246,7 +251,7 @@ fn pipe_streams(stdin: StdinKind) -> Result<ExecStreams, StartFailure> {
     set_nonblocking(&stdout)?;
     let (stderr, given_stderr) = pipe()?;
     set_nonblocking(&stderr)?;
-    let outputs = [(stdout, Stream::Stdout), (stderr, Stream::Stderr)]
+    let outputs = [(stdout, GuestStream::Stdout), (stderr, GuestStream::Stderr)]
         .map(|(descriptor, stream)| ExecOutput::new(descriptor, OutputKind::Pipe, stream));
     Ok(ExecStreams {
         input: ExecInput::new(input, InputKind::Pipe),
@@ -262,7 +267,7 @@ fn terminal_streams(rows: u16, columns: u16, stdin: StdinKind) -> Result<ExecStr
         StdinKind::Stream => Some(copy(&controller)?),
         StdinKind::Null => None,
     };
-    let output = ExecOutput::new(copy(&controller)?, OutputKind::Terminal, Stream::Stdout);
+    let output = ExecOutput::new(copy(&controller)?, OutputKind::Terminal, GuestStream::Stdout);
     Ok(ExecStreams {
         input: ExecInput::new(input, InputKind::Terminal),
         outputs: Vec::from([output]),

@@ -1,6 +1,6 @@
 //! Standard output or error of a command: read while the host takes it, and drained when the command has ended.
 
-use offleash_protocol::{OUTPUT_CHUNK, Stream};
+use offleash_protocol::{GuestStream, OUTPUT_CHUNK};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
@@ -21,14 +21,14 @@ pub(crate) struct ExecOutput {
     /// `None` once all writers are gone.
     descriptor: Option<OwnedFd>,
     kind: OutputKind,
-    stream: Stream,
+    stream: GuestStream,
     /// After the command's end: at most so many bytes are still its own.
     owed: Option<u64>,
 }
 
 impl ExecOutput {
     /// Takes our end of the pipe or terminal, which must not block.
-    pub(crate) fn new(descriptor: OwnedFd, kind: OutputKind, stream: Stream) -> Self {
+    pub(crate) fn new(descriptor: OwnedFd, kind: OutputKind, stream: GuestStream) -> Self {
         Self {
             descriptor: Some(descriptor),
             kind,
@@ -37,7 +37,7 @@ impl ExecOutput {
         }
     }
 
-    pub(crate) fn stream(&self) -> Stream {
+    pub(crate) fn stream(&self) -> GuestStream {
         self.stream
     }
 

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::ffi::CStr;
 
-use offleash_sys::spawn::{self, Signaled};
+use offleash_sys::spawn::{self, SignalTarget};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Dir, Mode, OFlags};
 use rustix::io::Errno;
@@ -51,11 +51,11 @@ pub(crate) fn kill_all(role: GuestRole) {
         round = round.saturating_add(1);
         match role {
             // In one step, so that nothing can be forked meanwhile (kill(2)).
-            GuestRole::Init => drop(spawn::signal(Signaled::All, SIGKILL)),
+            GuestRole::Init => drop(spawn::signal(SignalTarget::All, SIGKILL)),
             // Children of the dead become ours, so that whatever escaped one round is found in a later one.
             GuestRole::Subreaper => {
                 for pid in descendants() {
-                    let _ = spawn::signal(Signaled::Process(pid), SIGKILL);
+                    let _ = spawn::signal(SignalTarget::Process(pid), SIGKILL);
                 }
             }
         }
@@ -94,7 +94,7 @@ pub(crate) fn signal_session(role: GuestRole, session: i32, except: i32, signal:
         let is = |found: Result<Pid, Errno>, wanted: i32| found.is_ok_and(|found| found.as_raw_pid() == wanted);
         let in_session = is(rustix::process::getsid(Some(process)), session);
         if in_session && !is(rustix::process::getpgid(Some(process)), except) {
-            let _ = spawn::signal(Signaled::Process(pid), signal);
+            let _ = spawn::signal(SignalTarget::Process(pid), signal);
         }
     }
 }

@@ -2,25 +2,25 @@
 
 use alloc::vec::Vec;
 
-use offleash_protocol::{Tmpfs, Usage};
+use offleash_protocol::{SandboxUsage, TmpfsUsage};
 
 use crate::processes::{self, GuestRole};
 
 /// A sandbox has a handful; more would be of no use to the host.
-const MOST_TMPFS: usize = 64;
+const MAX_TMPFS: usize = 64;
 
 /// Measures now. A subreaper has no mounts and no IPC namespace of its own, so it reports neither.
-pub(crate) fn measure(role: GuestRole) -> Usage {
+pub(crate) fn measure(role: GuestRole) -> SandboxUsage {
     let processes = u32::try_from(processes::all(role).len()).unwrap_or(u32::MAX);
     match role {
-        GuestRole::Init => Usage {
+        GuestRole::Init => SandboxUsage {
             processes,
             shm_bytes: shared_memory(),
             tmpfs: every_tmpfs(),
         },
-        GuestRole::Subreaper => Usage {
+        GuestRole::Subreaper => SandboxUsage {
             processes,
-            ..Usage::default()
+            ..SandboxUsage::default()
         },
     }
 }
@@ -43,24 +43,24 @@ fn number(text: &[u8]) -> Option<u64> {
 }
 
 /// The tmpfs among the mounts: the second and third column of `/proc/self/mounts` are path and type.
-fn every_tmpfs() -> Vec<Tmpfs> {
+fn every_tmpfs() -> Vec<TmpfsUsage> {
     let table = processes::read(b"/proc/self/mounts");
     let paths = table.split(|byte| *byte == b'\n').filter_map(|line| {
         let mut columns = fields(line).skip(1);
         let path = columns.next()?;
         (columns.next()? == b"tmpfs").then(|| unescaped(path))
     });
-    paths.filter_map(tmpfs).take(MOST_TMPFS).collect()
+    paths.filter_map(tmpfs).take(MAX_TMPFS).collect()
 }
 
-fn tmpfs(path: Vec<u8>) -> Option<Tmpfs> {
+fn tmpfs(path: Vec<u8>) -> Option<TmpfsUsage> {
     /// `ST_RDONLY` (statfs(2)): what the supervisor put there, a few pages that many mounts show.
     const READ_ONLY: u8 = 1;
     let status = rustix::fs::statfs(&path[..])
         .ok()
         .filter(|status| status.f_flags.to_ne_bytes()[0] & READ_ONLY == 0)?;
     let block = u64::try_from(status.f_bsize).ok()?;
-    Some(Tmpfs {
+    Some(TmpfsUsage {
         used: status.f_blocks.saturating_sub(status.f_bfree).saturating_mul(block),
         total: status.f_blocks.saturating_mul(block),
         files_used: status.f_files.saturating_sub(status.f_ffree),

@@ -7,7 +7,7 @@ use offleash_core::exec::{ExecEnd, OutputStream};
 use offleash_core::units::Bytes;
 
 use crate::error::ContextError;
-use crate::limits::Limits;
+use crate::limits::CellLimits;
 use crate::protocol::MAX_FROM_HOST;
 use crate::result::CellResult;
 
@@ -78,15 +78,15 @@ pub enum CellEnd {
     /// Because its time was over; the context has what it had.
     TimedOut,
     /// With its context, which has lost what it had.
-    Died(Death),
+    Died(ContextDeath),
     /// Before it began: its context had ended when no cell ran, or ends as the cell comes, and has lost what it had. Nothing of
     /// the cell was run, and the next one finds a new context.
-    DiedBefore(Death),
+    DiedBefore(ContextDeath),
 }
 
 /// How a context lost what it had.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Death {
+pub enum ContextDeath {
     /// Its driver ended.
     Ended(ExecEnd),
     /// It did not end within the time that an interrupted cell may take, and was ended.
@@ -115,14 +115,14 @@ pub enum Death {
     },
 }
 
-impl Death {
+impl ContextDeath {
     /// Whether the sandbox is gone, and not its driver alone.
     pub fn is_of_the_sandbox(&self) -> bool {
         matches!(self, Self::SandboxGone { .. } | Self::Ended(ExecEnd::Lost))
     }
 }
 
-impl std::fmt::Display for Death {
+impl std::fmt::Display for ContextDeath {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Ended(ExecEnd::Exited { code }) => write!(formatter, "its process exited with status {code}"),
@@ -180,7 +180,7 @@ impl Cell {
     ///
     /// # Errors
     /// `Invalid`.
-    pub(crate) fn check(&self, limits: &Limits) -> Result<(), ContextError> {
+    pub(crate) fn check(&self, limits: &CellLimits) -> Result<(), ContextError> {
         let invalid = |reason: String| Err(ContextError::Invalid { reason });
         if self.code.len() > limits.code {
             return invalid(format!("the code of a cell may have {} bytes", limits.code));
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_death_is_told_with_its_reason() {
-        let signaled = |signal| Death::Ended(ExecEnd::Signaled { signal }).to_string();
+        let signaled = |signal| ContextDeath::Ended(ExecEnd::Signaled { signal }).to_string();
         assert_eq!(
             signaled(11),
             "its process crashed: segmentation fault (signal 11, SIGSEGV)"
@@ -216,11 +216,11 @@ mod tests {
         );
         assert_eq!(signaled(9), "its process was killed (signal 9, SIGKILL)");
         assert_eq!(
-            Death::Ended(ExecEnd::OutOfMemory { limit: 64 << 20 }).to_string(),
+            ContextDeath::Ended(ExecEnd::OutOfMemory { limit: 64 << 20 }).to_string(),
             "its process was killed (signal 9, SIGKILL): the sandbox was out of memory, of which it may use 64M"
         );
         assert_eq!(signaled(40), "its process was ended by signal 40");
-        let gone = |why: Option<&str>| Death::SandboxGone {
+        let gone = |why: Option<&str>| ContextDeath::SandboxGone {
             why: why.map(str::to_owned),
         };
         assert_eq!(gone(None).to_string(), "the sandbox is gone");

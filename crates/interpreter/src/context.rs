@@ -6,15 +6,15 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::cell::{Cell, CellEnd, CellEvent, Death};
-use crate::contexts::{ContextInfo, DriverTag, State};
+use crate::cell::{Cell, CellEnd, CellEvent, ContextDeath};
+use crate::contexts::{ContextInfo, ContextState, DriverTag};
 use crate::driver::{DriverNews, DriverProcess, DriverSilence};
 use crate::error::ContextError;
-use crate::limits::Limits;
+use crate::limits::CellLimits;
 use crate::past;
-use crate::process::{ProcessError, Processes};
+use crate::process::{ProcessError, ProcessHost};
 use crate::run;
-use crate::state::Obstacle;
+use crate::state::CarryObstacle;
 
 mod state;
 
@@ -35,7 +35,7 @@ pub(crate) enum ContextOrder {
     /// To have a driver that has loaded these modules and runs no cell.
     Prepare(Vec<String>, SaveReply),
     /// To have a driver that has loaded what cells of another left in that file.
-    Load(String, oneshot::Sender<Result<Vec<Obstacle>, ContextError>>),
+    Load(String, oneshot::Sender<Result<Vec<CarryObstacle>, ContextError>>),
     /// To interrupt the cell that runs.
     Interrupt,
     /// To have a new driver.
@@ -48,10 +48,10 @@ type SaveReply = oneshot::Sender<Result<(), ContextError>>;
 
 impl ContextOrder {
     /// What becomes of a cell that runs.
-    pub(crate) fn death(&self) -> Death {
+    pub(crate) fn death(&self) -> ContextDeath {
         match self {
-            Self::Remove(_) => Death::Removed,
-            _ => Death::Restarted,
+            Self::Remove(_) => ContextDeath::Removed,
+            _ => ContextDeath::Restarted,
         }
     }
 }
@@ -68,7 +68,7 @@ enum ContextJob {
 /// What is known of a context from outside.
 #[derive(Debug, Clone, Copy)]
 struct ContextStatus {
-    state: State,
+    state: ContextState,
     count: u64,
     coming_back: bool,
 }
@@ -82,10 +82,13 @@ pub(crate) enum ContextOrigin {
     Driver {
         pid: u32,
         turn: DriverTag,
-        untold: Option<Death>,
+        untold: Option<ContextDeath>,
     },
     /// That its driver has ended, and what the next cell is to be told of that.
-    End { turn: DriverTag, untold: Option<Death> },
+    End {
+        turn: DriverTag,
+        untold: Option<ContextDeath>,
+    },
 }
 
 /// A context; its work is done by a task that ends with the last of these, and leaves the driver alone then.
@@ -99,16 +102,21 @@ pub(crate) struct Context {
 
 impl Context {
     /// A context of which there is what was found.
-    pub(crate) fn new<P: Processes>(processes: P, info: ContextInfo, found: ContextOrigin, limits: Limits) -> Self {
+    pub(crate) fn new<P: ProcessHost>(
+        processes: P,
+        info: ContextInfo,
+        found: ContextOrigin,
+        limits: CellLimits,
+    ) -> Self {
         let (jobs, jobs_of_actor) = mpsc::channel(limits.waiting.max(1));
         let (orders, orders_of_actor) = mpsc::channel(ORDERS);
         let (state, pid, turn, untold) = match found {
-            ContextOrigin::Nothing => (State::Unstarted, None, DriverTag::First, None),
+            ContextOrigin::Nothing => (ContextState::Unstarted, None, DriverTag::First, None),
             ContextOrigin::Driver { pid, turn, untold } => {
                 let untold = untold.map(|death| (death, turn.other()));
-                (State::Starting, Some(pid), turn, untold)
+                (ContextState::Starting, Some(pid), turn, untold)
             }
-            ContextOrigin::End { turn, untold } => (State::Dead, None, turn, untold.map(|death| (death, turn))),
+            ContextOrigin::End { turn, untold } => (ContextState::Dead, None, turn, untold.map(|death| (death, turn))),
         };
         let standing = Arc::new(Mutex::new(ContextStatus {
             state,
@@ -146,7 +154,7 @@ impl Context {
 
     /// Whether it has had no driver, because nobody asked anything of it.
     pub(crate) fn is_unstarted(&self) -> bool {
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner).state == State::Unstarted
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner).state == ContextState::Unstarted
     }
 
     /// Whether its driver has ended while it ran no cell, and the next one is not there yet.
@@ -209,15 +217,15 @@ impl Context {
 }
 
 /// Does the work of a context.
-struct ContextActor<P: Processes> {
+struct ContextActor<P: ProcessHost> {
     processes: P,
     info: ContextInfo,
-    limits: Limits,
+    limits: CellLimits,
     driver: Option<DriverProcess<P>>,
     /// Which tag the driver has, or the last one had.
     turn: DriverTag,
     /// That a driver ended when no cell ran, which the next cell is told, and which tag it had.
-    untold: Option<(Death, DriverTag)>,
+    untold: Option<(ContextDeath, DriverTag)>,
     jobs: mpsc::Receiver<ContextJob>,
     orders: mpsc::Receiver<ContextOrder>,
     standing: Arc<Mutex<ContextStatus>>,
@@ -229,7 +237,7 @@ enum DueWork {
     News(DriverNews),
 }
 
-impl<P: Processes> ContextActor<P> {
+impl<P: ProcessHost> ContextActor<P> {
     async fn serve(mut self, pid: Option<u32>) {
         if let Some(pid) = pid {
             self.adopt(pid).await;
@@ -250,7 +258,7 @@ impl<P: Processes> ContextActor<P> {
                 }
                 // Written between two cells, by what an earlier one left running.
                 DueWork::News(DriverNews::Frame(_)) => true,
-                DueWork::News(DriverNews::Over(Death::SandboxGone { .. }))
+                DueWork::News(DriverNews::Over(ContextDeath::SandboxGone { .. }))
                 | DueWork::Order(None)
                 | DueWork::Job(None) => false,
                 DueWork::News(DriverNews::Over(death)) => {
@@ -267,7 +275,7 @@ impl<P: Processes> ContextActor<P> {
     }
 
     /// Has a new driver in the place of one that has ended while no cell ran.
-    async fn come_back(&mut self, death: Death) {
+    async fn come_back(&mut self, death: ContextDeath) {
         let (had_run, before) = (self.has_run(), self.untold.take());
         self.lose_driver(death).await;
         if !had_run {
@@ -290,7 +298,7 @@ impl<P: Processes> ContextActor<P> {
                 self.driver = Some(driver);
                 let _known = self.settle().await;
             }
-            Err(_) => self.note(State::Dead),
+            Err(_) => self.note(ContextState::Dead),
         }
     }
 
@@ -305,7 +313,7 @@ impl<P: Processes> ContextActor<P> {
             match driver.synchronise(patience).await {
                 Ok(count) => {
                     self.count(count);
-                    self.note(State::Idle);
+                    self.note(ContextState::Idle);
                     return Ok(());
                 }
                 Err(DriverSilence::Busy) if Instant::now() < until => {
@@ -316,7 +324,7 @@ impl<P: Processes> ContextActor<P> {
                     }
                 }
                 Err(DriverSilence::Busy) => {
-                    self.lose_driver(Death::Stubborn { timed_out: false }).await;
+                    self.lose_driver(ContextDeath::Stubborn { timed_out: false }).await;
                     return Ok(());
                 }
                 Err(DriverSilence::Gone(death, _)) => {
@@ -370,18 +378,18 @@ impl<P: Processes> ContextActor<P> {
     }
 
     async fn start(&mut self) -> Result<(), ContextError> {
-        self.note(State::Starting);
+        self.note(ContextState::Starting);
         self.count(0);
         let cwd = Some(self.info.cwd.clone());
         let tag = self.info.tag(self.turn);
         match DriverProcess::start(&self.processes, self.info.language, cwd, tag, &self.limits).await {
             Ok(driver) => {
                 self.driver = Some(driver);
-                self.note(State::Idle);
+                self.note(ContextState::Idle);
                 Ok(())
             }
             Err(error) => {
-                self.note(State::Dead);
+                self.note(ContextState::Dead);
                 Err(error)
             }
         }
@@ -415,12 +423,12 @@ impl<P: Processes> ContextActor<P> {
             driver.kill().await?;
         }
         self.driver = None;
-        self.note(State::Dead);
+        self.note(ContextState::Dead);
         Ok(())
     }
 
     /// The driver is of no use any more.
-    async fn lose_driver(&mut self, death: Death) {
+    async fn lose_driver(&mut self, death: ContextDeath) {
         if let Some(note) = past::note_of(&death) {
             // Without it a later daemon tells the end that follows now.
             let _noted = self.processes.note_end(&self.info.tag(self.turn), Some(note)).await;
@@ -429,7 +437,7 @@ impl<P: Processes> ContextActor<P> {
         let _ended = self.kill_driver().await;
         self.driver = None;
         self.untold = Some((death, self.turn));
-        self.note(State::Dead);
+        self.note(ContextState::Dead);
     }
 
     /// Nobody has to be told that a driver has ended, nor by a later daemon.
@@ -446,8 +454,8 @@ impl<P: Processes> ContextActor<P> {
         }
         if let Err(error) = self.make_ready().await {
             let death = match error {
-                ContextError::Process(ProcessError::Gone) => Death::SandboxGone { why: None },
-                error => Death::NotStarted {
+                ContextError::Process(ProcessError::Gone) => ContextDeath::SandboxGone { why: None },
+                error => ContextDeath::NotStarted {
                     reason: error.to_string(),
                 },
             };
@@ -462,9 +470,9 @@ impl<P: Processes> ContextActor<P> {
         let Some(driver) = &mut self.driver else {
             return true;
         };
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner).state = State::Busy;
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner).state = ContextState::Busy;
         let (end, order) = run::run(driver, &cell, &events, &mut self.orders, &self.limits).await;
-        let gone = matches!(end, CellEnd::Died(Death::SandboxGone { .. }));
+        let gone = matches!(end, CellEnd::Died(ContextDeath::SandboxGone { .. }));
         if let CellEnd::Died(death) | CellEnd::DiedBefore(death) = &end {
             self.lose_driver(death.clone()).await;
             // Whoever runs the cell is told now, or is gone: then the next one is.
@@ -473,7 +481,7 @@ impl<P: Processes> ContextActor<P> {
             }
         } else {
             self.standing.lock().unwrap_or_else(PoisonError::into_inner).count += 1;
-            self.note(State::Idle);
+            self.note(ContextState::Idle);
         }
         let _told = events.send(CellEvent::End(end)).await;
         match order {
@@ -490,7 +498,7 @@ impl<P: Processes> ContextActor<P> {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner).coming_back = is;
     }
 
-    fn note(&self, state: State) {
+    fn note(&self, state: ContextState) {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner).state = state;
     }
 
@@ -500,7 +508,7 @@ impl<P: Processes> ContextActor<P> {
 }
 
 /// What a driver says that waits for a cell; nothing where there is none.
-async fn idle<P: Processes>(driver: &mut Option<DriverProcess<P>>) -> DriverNews {
+async fn idle<P: ProcessHost>(driver: &mut Option<DriverProcess<P>>) -> DriverNews {
     match driver {
         Some(driver) if !driver.is_unknown() => driver.next().await,
         _ => std::future::pending().await,

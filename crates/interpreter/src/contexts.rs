@@ -7,11 +7,11 @@ use tokio::sync::{Mutex, mpsc};
 use crate::cell::{Cell, CellEvent};
 use crate::context::{Context, ContextOrder, ContextOrigin};
 use crate::error::{ContextError, shortened};
-use crate::id::{Id, IdError};
+use crate::id::{HexId, IdError};
 use crate::language::Language;
-use crate::limits::Limits;
+use crate::limits::CellLimits;
 use crate::past;
-use crate::process::{ProcessError, Processes};
+use crate::process::{ProcessError, ProcessHost};
 use crate::state::SavedContext;
 
 /// Where a context works that is not told where, in sandboxes that say nothing else.
@@ -39,14 +39,14 @@ pub struct ContextInfo {
     /// Whether it is that of its language for cells that name none.
     pub is_default: bool,
     /// What it does.
-    pub state: State,
+    pub state: ContextState,
     /// How many cells it has run since it was started last.
     pub count: u64,
 }
 
 /// What a context does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum ContextState {
     /// Nobody has asked anything of it: its driver is started for the first cell.
     Unstarted,
     /// It is being started, or found again.
@@ -59,7 +59,7 @@ pub enum State {
     Dead,
 }
 
-impl State {
+impl ContextState {
     /// As in `idle`.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -91,13 +91,13 @@ impl DriverTag {
 }
 
 impl ContextInfo {
-    fn new(id: Id, language: Language, cwd: String, is_default: bool) -> Self {
+    fn new(id: HexId, language: Language, cwd: String, is_default: bool) -> Self {
         Self {
             id: id.to_string(),
             language,
             cwd,
             is_default,
-            state: State::Unstarted,
+            state: ContextState::Unstarted,
             count: 0,
         }
     }
@@ -123,7 +123,7 @@ impl ContextInfo {
             [DEFAULT, AGAIN] => (true, DriverTag::Second),
             _ => return None,
         };
-        let id: Id = id.parse().ok()?;
+        let id: HexId = id.parse().ok()?;
         let language = Language::parse(language)?;
         Some((Self::new(id, language, cwd, is_default), turn))
     }
@@ -133,9 +133,9 @@ impl ContextInfo {
 ///
 /// When this is dropped the drivers go on, and the next one of the same sandbox finds them.
 #[derive(Debug)]
-pub struct Contexts<P: Processes> {
+pub struct Contexts<P: ProcessHost> {
     processes: P,
-    limits: Limits,
+    limits: CellLimits,
     /// Where a context works that is not told where.
     cwd: String,
     table: Mutex<ContextTable>,
@@ -161,9 +161,9 @@ impl ContextTable {
     }
 }
 
-impl<P: Processes> Contexts<P> {
+impl<P: ProcessHost> Contexts<P> {
     /// Those of the sandbox in which `processes` are.
-    pub fn new(processes: P, limits: Limits) -> Self {
+    pub fn new(processes: P, limits: CellLimits) -> Self {
         Self {
             processes,
             limits,
@@ -190,7 +190,7 @@ impl<P: Processes> Contexts<P> {
     }
 
     /// What a cell and a context may have.
-    pub fn limits(&self) -> &Limits {
+    pub fn limits(&self) -> &CellLimits {
         &self.limits
     }
 
@@ -209,7 +209,7 @@ impl<P: Processes> Contexts<P> {
     }
 
     /// Makes the default context of Python before anybody asks, with `modules` loaded as far as they are there. Its first
-    /// cell finds the variables that [`Processes::environment`] has then.
+    /// cell finds the variables that [`ProcessHost::environment`] has then.
     ///
     /// # Errors
     /// As [`Self::create`].
@@ -362,7 +362,7 @@ impl<P: Processes> Contexts<P> {
         cwd: Option<String>,
         is_default: bool,
     ) -> Result<Arc<Context>, ContextError> {
-        let id = Id::random().map_err(|error| {
+        let id = HexId::random().map_err(|error| {
             ContextError::Process(ProcessError::Other {
                 kind: offleash_core::error::ErrorKind::Internal,
                 error: Box::new(error),
@@ -399,7 +399,7 @@ impl<P: Processes> Contexts<P> {
     /// A context that is one of another sandbox; it takes the place of the default one of its language if it is one.
     pub(crate) async fn add_saved(&self, saved: &SavedContext) -> Result<Arc<Context>, ContextError> {
         check_cwd(Some(&saved.cwd))?;
-        let id: Id = saved.id.parse().map_err(|error: IdError| ContextError::Invalid {
+        let id: HexId = saved.id.parse().map_err(|error: IdError| ContextError::Invalid {
             reason: error.to_string(),
         })?;
         let mut table = self.table().await?;
@@ -494,7 +494,7 @@ mod tests {
     fn a_context_is_found_again_by_its_tag() {
         let cwd = || "/srv".to_owned();
         for is_default in [false, true] {
-            let info = ContextInfo::new(Id::random().unwrap(), Language::Python, cwd(), is_default);
+            let info = ContextInfo::new(HexId::random().unwrap(), Language::Python, cwd(), is_default);
             for turn in [DriverTag::First, DriverTag::Second] {
                 assert_eq!(ContextInfo::parse(&info.tag(turn), cwd()), Some((info.clone(), turn)));
             }

@@ -6,13 +6,13 @@ use std::time::Duration;
 use offleash_core::exec::{ExecEnd, OutputStream};
 use tokio::time::timeout;
 
-use crate::cell::Death;
+use crate::cell::ContextDeath;
 use crate::error::{ContextError, shortened};
-use crate::id::Id;
+use crate::id::HexId;
 use crate::language::Language;
-use crate::limits::Limits;
-use crate::process::{MAX_INPUT, ProcessError, ProcessNews, ProcessStream, Processes, Start};
-use crate::protocol::{Decoder, DriverFrame, FrameError, HostFrame, Kind, MAX_FROM_HOST, Scanner};
+use crate::limits::CellLimits;
+use crate::process::{MAX_INPUT, ProcessError, ProcessHost, ProcessNews, ProcessStart, ProcessStream};
+use crate::protocol::{DriverDecoder, DriverFrame, FrameError, FrameKind, HostFrame, MAX_FROM_HOST, SyncScanner};
 
 mod state;
 
@@ -26,14 +26,14 @@ const MISSING: u8 = 127;
 const WORDS: usize = 4096;
 
 /// Decimal digits of a number that a driver may give.
-const MOST_DIGITS: usize = 20;
+const MAX_DIGITS: usize = 20;
 
 /// A driver that was started.
 #[derive(Debug)]
-pub(crate) struct DriverProcess<P: Processes> {
+pub(crate) struct DriverProcess<P: ProcessHost> {
     processes: P,
     stream: P::Stream,
-    decoder: Decoder,
+    decoder: DriverDecoder,
     /// Bytes that came and are not decoded.
     waiting: Vec<u8>,
     /// How many of them are.
@@ -48,7 +48,7 @@ pub(crate) struct DriverProcess<P: Processes> {
 #[derive(Debug)]
 pub(crate) enum DriverNews {
     Frame(DriverFrame),
-    Over(Death),
+    Over(ContextDeath),
 }
 
 /// Why a driver does not answer.
@@ -57,22 +57,22 @@ pub(crate) enum DriverSilence {
     /// It is busy.
     Busy,
     /// It is gone; with the last that it wrote.
-    Gone(Death, String),
+    Gone(ContextDeath, String),
     /// It cannot be asked.
     Process(ProcessError),
 }
 
-impl<P: Processes> DriverProcess<P> {
+impl<P: ProcessHost> DriverProcess<P> {
     /// Starts a driver and waits until it is ready.
     pub(crate) async fn start(
         processes: &P,
         language: Language,
         cwd: Option<String>,
         tag: String,
-        limits: &Limits,
+        limits: &CellLimits,
     ) -> Result<Self, ContextError> {
         let argv = language.command();
-        let start = Start {
+        let start = ProcessStart {
             language,
             argv,
             cwd: cwd.clone(),
@@ -129,7 +129,7 @@ impl<P: Processes> DriverProcess<P> {
         Self {
             processes: processes.clone(),
             stream,
-            decoder: Decoder::new(),
+            decoder: DriverDecoder::new(),
             waiting: Vec::new(),
             taken: 0,
             unknown: true,
@@ -151,7 +151,7 @@ impl<P: Processes> DriverProcess<P> {
             }),
             Err(DriverSilence::Gone(death, _)) if death.is_of_the_sandbox() => Err(ProcessError::Gone.into()),
             // As a shell says it that was to start it; so do drivers that find something too old.
-            Err(DriverSilence::Gone(Death::Ended(ExecEnd::Exited { code: MISSING }), words)) => {
+            Err(DriverSilence::Gone(ContextDeath::Ended(ExecEnd::Exited { code: MISSING }), words)) => {
                 Err(ContextError::NotInstalled {
                     language,
                     found: words.trim().to_owned(),
@@ -172,14 +172,14 @@ impl<P: Processes> DriverProcess<P> {
 
     /// As [`Self::synchronise`], with `first` before it: each input costs a question and an answer.
     async fn synchronise_after(&mut self, mut first: Vec<u8>, patience: Duration) -> Result<u64, DriverSilence> {
-        let id = Id::random().map_err(|error| {
+        let id = HexId::random().map_err(|error| {
             DriverSilence::Process(ProcessError::Other {
                 kind: offleash_core::error::ErrorKind::Internal,
                 error: Box::new(error),
             })
         })?;
         self.unknown = true;
-        self.decoder = Decoder::new();
+        self.decoder = DriverDecoder::new();
         self.waiting.clear();
         self.taken = 0;
         let mut words = Vec::new();
@@ -190,7 +190,10 @@ impl<P: Processes> DriverProcess<P> {
                 // Why it ended comes with its output. One that ends at once takes no input.
                 Ok(()) | Err(ProcessError::Ended) => {}
                 Err(ProcessError::Gone) => {
-                    return Err(DriverSilence::Gone(Death::SandboxGone { why: None }, String::new()));
+                    return Err(DriverSilence::Gone(
+                        ContextDeath::SandboxGone { why: None },
+                        String::new(),
+                    ));
                 }
                 Err(error) => return Err(DriverSilence::Process(error)),
             }
@@ -202,8 +205,8 @@ impl<P: Processes> DriverProcess<P> {
     }
 
     /// The number in the answer to the `sync` of that id; what comes before is of no use any more.
-    async fn find(&mut self, id: Id, words: &mut Vec<u8>) -> Result<u64, DriverSilence> {
-        let mut scanner = Scanner::new(id);
+    async fn find(&mut self, id: HexId, words: &mut Vec<u8>) -> Result<u64, DriverSilence> {
+        let mut scanner = SyncScanner::new(id);
         loop {
             let bytes = match self.stream.next().await {
                 Ok(Some(ProcessNews::Output(OutputStream::Stdout, bytes))) => bytes,
@@ -226,7 +229,7 @@ impl<P: Processes> DriverProcess<P> {
         }
         match self.next().await {
             DriverNews::Frame(DriverFrame {
-                kind: Kind::Sync,
+                kind: FrameKind::Sync,
                 payload,
                 ..
             }) => number(&payload).ok_or_else(|| broken(FrameError::Line, words)),
@@ -246,7 +249,7 @@ impl<P: Processes> DriverProcess<P> {
                 Ok(Some(frame)) => return DriverNews::Frame(frame),
                 Ok(None) => {}
                 Err(error) => {
-                    return DriverNews::Over(Death::Protocol {
+                    return DriverNews::Over(ContextDeath::Protocol {
                         reason: error.to_string(),
                     });
                 }
@@ -264,14 +267,14 @@ impl<P: Processes> DriverProcess<P> {
     }
 
     /// What of its process is neither output nor understood.
-    fn death(&self, news: Result<Option<ProcessNews>, ProcessError>) -> Death {
+    fn death(&self, news: Result<Option<ProcessNews>, ProcessError>) -> ContextDeath {
         match news {
-            Ok(Some(ProcessNews::Ended(end))) => Death::Ended(end),
-            Ok(Some(ProcessNews::Output(..)) | None) | Err(ProcessError::Gone) => Death::SandboxGone {
+            Ok(Some(ProcessNews::Ended(end))) => ContextDeath::Ended(end),
+            Ok(Some(ProcessNews::Output(..)) | None) | Err(ProcessError::Gone) => ContextDeath::SandboxGone {
                 why: self.stream.why_gone(),
             },
-            Err(ProcessError::Ended) => Death::Ended(ExecEnd::Lost),
-            Err(error) => Death::Protocol {
+            Err(ProcessError::Ended) => ContextDeath::Ended(ExecEnd::Lost),
+            Err(error) => ContextDeath::Protocol {
                 reason: error.to_string(),
             },
         }
@@ -349,10 +352,10 @@ fn together(frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
 
 /// The frames that run a cell.
 pub(crate) fn cell_frames(
-    id: Id,
+    id: HexId,
     code: &str,
     env: &BTreeMap<String, String>,
-    limits: &Limits,
+    limits: &CellLimits,
 ) -> Result<Vec<Vec<u8>>, FrameError> {
     let mut frames = Vec::new();
     for (name, value) in env {
@@ -373,13 +376,16 @@ pub(crate) fn cell_frames(
 /// The number that a payload is.
 pub(crate) fn number(payload: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(payload).ok()?;
-    let digits = text.len() <= MOST_DIGITS && text.bytes().all(|byte| byte.is_ascii_digit());
+    let digits = text.len() <= MAX_DIGITS && text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| digits)
 }
 
 fn broken(error: FrameError, words: &[u8]) -> DriverSilence {
     let reason = error.to_string();
-    DriverSilence::Gone(Death::Protocol { reason }, String::from_utf8_lossy(words).into_owned())
+    DriverSilence::Gone(
+        ContextDeath::Protocol { reason },
+        String::from_utf8_lossy(words).into_owned(),
+    )
 }
 
 fn too_large(error: FrameError) -> ContextError {

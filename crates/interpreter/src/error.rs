@@ -5,7 +5,7 @@ use offleash_core::text::one_line;
 
 use crate::language::Language;
 use crate::process::ProcessError;
-use crate::state::{NotSaved, Obstacle};
+use crate::state::{CarryObstacle, NotSaved};
 
 /// An error of contexts. What happens to a cell that began is told by its events instead.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +64,7 @@ pub enum ContextError {
         /// Its language.
         language: Language,
         /// What, and why.
-        obstacles: Vec<Obstacle>,
+        obstacles: Vec<CarryObstacle>,
     },
     /// What the cells of a context left was not written down.
     #[error("the state of context `{id}` was not saved: {why}{}", words(reason))]
@@ -131,8 +131,8 @@ impl Explained for ProcessError {
 /// How many obstacles a message names.
 const NAMED: usize = 5;
 
-fn listed(obstacles: &[Obstacle]) -> String {
-    let named: Vec<String> = obstacles.iter().take(NAMED).map(Obstacle::to_string).collect();
+fn listed(obstacles: &[CarryObstacle]) -> String {
+    let named: Vec<String> = obstacles.iter().take(NAMED).map(CarryObstacle::to_string).collect();
     match obstacles.len().saturating_sub(NAMED) {
         0 => named.join("; "),
         more => format!("{}; and {more} more", named.join("; ")),

@@ -6,14 +6,14 @@ use std::str::FromStr;
 
 /// 128 bits, written as 32 digits of `[0-9a-f]`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Id(u128);
+pub struct HexId(u128);
 
 /// What was given is no id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an id is 32 digits of [0-9a-f]")]
 pub struct IdError;
 
-impl Id {
+impl HexId {
     /// Digits of an id.
     pub const DIGITS: usize = 32;
 
@@ -35,19 +35,19 @@ impl Id {
     }
 }
 
-impl fmt::Display for Id {
+impl fmt::Display for HexId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{:032x}", self.0)
     }
 }
 
-impl fmt::Debug for Id {
+impl fmt::Debug for HexId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{self}")
     }
 }
 
-impl FromStr for Id {
+impl FromStr for HexId {
     type Err = IdError;
 
     fn from_str(text: &str) -> Result<Self, IdError> {
@@ -65,10 +65,10 @@ mod tests {
 
     #[test]
     fn an_id_is_read_as_it_is_written_and_nothing_else_is_one() {
-        let id = Id::random().unwrap();
-        assert_ne!(id, Id::random().unwrap());
+        let id = HexId::random().unwrap();
+        assert_ne!(id, HexId::random().unwrap());
         assert_eq!(id.to_string().parse(), Ok(id));
-        assert_eq!(Id::ZERO.to_string(), "0".repeat(32));
+        assert_eq!(HexId::ZERO.to_string(), "0".repeat(32));
         for text in [
             "",
             "0",
@@ -77,7 +77,7 @@ mod tests {
             &"A".repeat(32),
             &format!("+{}", "0".repeat(31)),
         ] {
-            assert_eq!(text.parse::<Id>(), Err(IdError), "{text}");
+            assert_eq!(text.parse::<HexId>(), Err(IdError), "{text}");
         }
     }
 }

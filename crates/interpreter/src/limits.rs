@@ -6,7 +6,7 @@ use crate::language::Language;
 
 /// What one cell may write, and how long a context waits for what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct CellLimits {
     /// Bytes of output of a cell, standard output and standard error together.
     pub output: u64,
     /// Bytes of the results and errors of a cell together.
@@ -28,7 +28,7 @@ pub struct Limits {
     pub load: Duration,
 }
 
-impl Default for Limits {
+impl Default for CellLimits {
     fn default() -> Self {
         Self {
             output: 64 * 1024 * 1024,
@@ -44,7 +44,7 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
+impl CellLimits {
     /// How many contexts there may be besides the default ones.
     pub fn contexts_besides_defaults(&self) -> usize {
         self.contexts.saturating_sub(Language::ALL.len())
@@ -53,11 +53,11 @@ impl Limits {
 
 /// What is left of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Budget {
+pub struct LimitBudget {
     left: u64,
 }
 
-impl Budget {
+impl LimitBudget {
     /// All of it is left.
     pub fn new(limit: u64) -> Self {
         Self { left: limit }
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_budget_gives_what_is_left() {
-        let mut budget = Budget::new(10);
+        let mut budget = LimitBudget::new(10);
         assert_eq!(budget.take_some(6), 6);
         assert!(!budget.take_all(5));
         assert!(budget.take_all(3));

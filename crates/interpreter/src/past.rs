@@ -1,7 +1,7 @@
 //! Why a driver ended, for a daemon that comes later: in few words, which are kept where the end itself is.
 
-use crate::cell::Death;
-use crate::process::Ended;
+use crate::cell::ContextDeath;
+use crate::process::EndedProcess;
 
 /// Whoever ran a cell was told.
 const TOLD: &str = "told";
@@ -11,7 +11,7 @@ const PROTOCOL: &str = "protocol: ";
 const NOT_STARTED: &str = "not-started: ";
 
 /// Most characters of a reason.
-const LONGEST: usize = 200;
+const MAX_LENGTH: usize = 200;
 
 /// That nobody has to be told any more.
 pub(crate) fn told() -> Option<String> {
@@ -19,34 +19,34 @@ pub(crate) fn told() -> Option<String> {
 }
 
 /// What the end of the driver does not say itself.
-pub(crate) fn note_of(death: &Death) -> Option<String> {
-    let with = |word: &str, reason: &str| word.chars().chain(reason.chars().take(LONGEST)).collect();
+pub(crate) fn note_of(death: &ContextDeath) -> Option<String> {
+    let with = |word: &str, reason: &str| word.chars().chain(reason.chars().take(MAX_LENGTH)).collect();
     match death {
-        Death::Ended(_) | Death::SandboxGone { .. } => None,
-        Death::Stubborn { timed_out: false } => Some(STUBBORN.to_owned()),
-        Death::Stubborn { timed_out: true } => Some(TIMED_OUT.to_owned()),
-        Death::Protocol { reason } => Some(with(PROTOCOL, reason)),
-        Death::NotStarted { reason } => Some(with(NOT_STARTED, reason)),
+        ContextDeath::Ended(_) | ContextDeath::SandboxGone { .. } => None,
+        ContextDeath::Stubborn { timed_out: false } => Some(STUBBORN.to_owned()),
+        ContextDeath::Stubborn { timed_out: true } => Some(TIMED_OUT.to_owned()),
+        ContextDeath::Protocol { reason } => Some(with(PROTOCOL, reason)),
+        ContextDeath::NotStarted { reason } => Some(with(NOT_STARTED, reason)),
         // Whoever wanted that knows it.
-        Death::Restarted | Death::Removed => told(),
+        ContextDeath::Restarted | ContextDeath::Removed => told(),
     }
 }
 
 /// What the next cell of a context is to be told whose driver has ended like this; nothing if somebody was.
-pub(crate) fn untold(ended: &Ended) -> Option<Death> {
+pub(crate) fn untold(ended: &EndedProcess) -> Option<ContextDeath> {
     let Some(note) = ended.note.as_deref() else {
-        return Some(Death::Ended(ended.end.clone()));
+        return Some(ContextDeath::Ended(ended.end.clone()));
     };
     let rest = |word| note.strip_prefix(word).map(str::to_owned);
     match note {
         TOLD => None,
-        STUBBORN => Some(Death::Stubborn { timed_out: false }),
-        TIMED_OUT => Some(Death::Stubborn { timed_out: true }),
+        STUBBORN => Some(ContextDeath::Stubborn { timed_out: false }),
+        TIMED_OUT => Some(ContextDeath::Stubborn { timed_out: true }),
         _ => {
-            let protocol = rest(PROTOCOL).map(|reason| Death::Protocol { reason });
-            let not_started = || rest(NOT_STARTED).map(|reason| Death::NotStarted { reason });
+            let protocol = rest(PROTOCOL).map(|reason| ContextDeath::Protocol { reason });
+            let not_started = || rest(NOT_STARTED).map(|reason| ContextDeath::NotStarted { reason });
             // A word of a later version says as much as its end does.
-            let other = || Some(Death::Ended(ended.end.clone()));
+            let other = || Some(ContextDeath::Ended(ended.end.clone()));
             protocol.or_else(not_started).or_else(other)
         }
     }
@@ -61,30 +61,33 @@ mod tests {
     #[test]
     fn a_death_is_told_later_as_it_would_have_been() {
         let killed = || ExecEnd::Signaled { signal: 9 };
-        let ended = |note| Ended {
+        let ended = |note| EndedProcess {
             tag: String::new(),
             cwd: String::new(),
             end: killed(),
             note,
         };
         for death in [
-            Death::Ended(killed()),
-            Death::Stubborn { timed_out: false },
-            Death::Stubborn { timed_out: true },
-            Death::Protocol {
+            ContextDeath::Ended(killed()),
+            ContextDeath::Stubborn { timed_out: false },
+            ContextDeath::Stubborn { timed_out: true },
+            ContextDeath::Protocol {
                 reason: "é: no frame".to_owned(),
             },
-            Death::NotStarted {
+            ContextDeath::NotStarted {
                 reason: "why".to_owned(),
             },
         ] {
             assert_eq!(untold(&ended(note_of(&death))), Some(death));
         }
         assert_eq!(untold(&ended(told())), None);
-        assert_eq!(untold(&ended(Some("later".to_owned()))), Some(Death::Ended(killed())));
-        let endless = note_of(&Death::Protocol {
+        assert_eq!(
+            untold(&ended(Some("later".to_owned()))),
+            Some(ContextDeath::Ended(killed()))
+        );
+        let endless = note_of(&ContextDeath::Protocol {
             reason: "é".repeat(10_000),
         });
-        assert!(endless.unwrap().len() <= crate::process::LONGEST_NOTE);
+        assert!(endless.unwrap().len() <= crate::process::MAX_NOTE);
     }
 }

@@ -11,19 +11,19 @@ use offleash_core::exec::{ExecEnd, OutputStream};
 
 use crate::language::Language;
 
-/// Most bytes that are given to [`Processes::input`] at once.
+/// Most bytes that are given to [`ProcessHost::input`] at once.
 pub const MAX_INPUT: usize = crate::protocol::MAX_FROM_HOST + 128;
-/// Most bytes of a note that is given to [`Processes::note_end`].
-pub const LONGEST_NOTE: usize = 1024;
+/// Most bytes of a note that is given to [`ProcessHost::note_end`].
+pub const MAX_NOTE: usize = 1024;
 
 /// The processes of one sandbox; clones are those of the same one.
-pub trait Processes: Clone + Send + Sync + 'static {
+pub trait ProcessHost: Clone + Send + Sync + 'static {
     /// What a process writes, and how it ends.
     type Stream: ProcessStream;
 
     /// Starts a process as the usual user, with input, and found by its tag afterwards. It goes on when the stream is
     /// dropped.
-    fn start(&self, start: Start) -> impl Future<Output = Result<Self::Stream, ProcessError>> + Send;
+    fn start(&self, start: ProcessStart) -> impl Future<Output = Result<Self::Stream, ProcessError>> + Send;
 
     /// The variables that a process is given beside those of the sandbox.
     fn environment(&self) -> Arc<BTreeMap<String, String>>;
@@ -32,7 +32,7 @@ pub trait Processes: Clone + Send + Sync + 'static {
     fn attach(&self, pid: u32) -> impl Future<Output = Result<Self::Stream, ProcessError>> + Send;
 
     /// The processes that were started with [`Self::start`], by whomever, and that run.
-    fn list(&self) -> impl Future<Output = Result<Vec<Running>, ProcessError>> + Send;
+    fn list(&self) -> impl Future<Output = Result<Vec<RunningProcess>, ProcessError>> + Send;
 
     /// Gives a process input of at most [`MAX_INPUT`] bytes, all of it or nothing, and returns when it was taken.
     fn input(&self, pid: u32, bytes: Vec<u8>) -> impl Future<Output = Result<(), ProcessError>> + Send;
@@ -42,7 +42,7 @@ pub trait Processes: Clone + Send + Sync + 'static {
 
     /// The ends of processes that were started by whomever, but of those that nobody will ask for. That of a process is
     /// forgotten when another one of its tag is started.
-    fn ended(&self) -> impl Future<Output = Result<Vec<Ended>, ProcessError>> + Send;
+    fn ended(&self) -> impl Future<Output = Result<Vec<EndedProcess>, ProcessError>> + Send;
 
     /// Has the end of the process with that tag, which may have come, kept with a note; without one, nobody will ask for it.
     fn note_end(&self, tag: &str, note: Option<String>) -> impl Future<Output = Result<(), ProcessError>> + Send;
@@ -64,7 +64,7 @@ pub trait ProcessStream: Send + Sync + 'static {
 
 /// A process to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Start {
+pub struct ProcessStart {
     /// Of which language it is the driver.
     pub language: Language,
     /// Program and arguments; the program is looked up in `PATH`.
@@ -77,7 +77,7 @@ pub struct Start {
 
 /// A process that runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Running {
+pub struct RunningProcess {
     /// Its process id inside.
     pub pid: u32,
     /// The name by which it can be found.
@@ -88,7 +88,7 @@ pub struct Running {
 
 /// A process that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ended {
+pub struct EndedProcess {
     /// The name by which it could be found.
     pub tag: String,
     /// The directory in which it was started.

@@ -67,10 +67,10 @@
 
 use memchr::memchr;
 
-use crate::id::Id;
+use crate::id::HexId;
 
 /// The id of frames that belong to no cell.
-pub const NOBODY: Id = Id::ZERO;
+pub const NOBODY: HexId = HexId::ZERO;
 
 /// Most bytes of payload in a frame from the host.
 pub const MAX_FROM_HOST: usize = 512 * 1024;
@@ -79,7 +79,7 @@ pub const MAX_FROM_HOST: usize = 512 * 1024;
 pub const MAX_FROM_DRIVER: usize = 16 * 1024 * 1024;
 
 /// Most bytes of the line of a frame, its newline included.
-const MAX_LINE: usize = KIND_LENGTH + 1 + Id::DIGITS + 1 + LENGTH_DIGITS + 1;
+const MAX_LINE: usize = KIND_LENGTH + 1 + HexId::DIGITS + 1 + LENGTH_DIGITS + 1;
 const KIND_LENGTH: usize = 16;
 const LENGTH_DIGITS: usize = 8;
 
@@ -89,7 +89,7 @@ pub enum HostFrame<'a> {
     /// The driver itself.
     Source(&'a [u8]),
     /// A question by whose id the answer is found in whatever was sent before.
-    Sync(Id),
+    Sync(HexId),
     /// Modules to load ahead, one a line.
     Import(&'a [u8]),
     /// A variable for all cells, `NAME=VALUE`, before the first one.
@@ -99,7 +99,7 @@ pub enum HostFrame<'a> {
     /// Has what cells left written to a file.
     Save {
         /// By which the answer is known.
-        id: Id,
+        id: HexId,
         /// How long it may take.
         seconds: u64,
         /// How large the file may be.
@@ -110,15 +110,15 @@ pub enum HostFrame<'a> {
         path: &'a str,
     },
     /// Has what cells of another driver left read from a file.
-    Load(Id, &'a str),
+    Load(HexId, &'a str),
     /// A piece of a cell's code.
-    Code(Id, &'a [u8]),
+    Code(HexId, &'a [u8]),
     /// A variable of a cell, `NAME=VALUE`.
-    Env(Id, &'a [u8]),
+    Env(HexId, &'a [u8]),
     /// Runs a cell.
     Run {
         /// The cell.
-        cell: Id,
+        cell: HexId,
         /// Bytes of output that are of use.
         output: u64,
         /// Bytes of results that are of use.
@@ -168,7 +168,7 @@ impl HostFrame<'_> {
 
 /// What a frame of a driver is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum FrameKind {
     /// The answer to a `sync`.
     Sync,
     /// The number of the cell.
@@ -205,7 +205,7 @@ pub enum Kind {
     Refused,
 }
 
-impl Kind {
+impl FrameKind {
     fn parse(word: &[u8]) -> Option<Self> {
         Some(match word {
             b"sync" => Self::Sync,
@@ -234,9 +234,9 @@ impl Kind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriverFrame {
     /// What it is about.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// Which cell.
-    pub id: Id,
+    pub id: HexId,
     /// What comes with it.
     pub payload: Vec<u8>,
 }
@@ -260,14 +260,14 @@ pub enum FrameError {
 
 /// Makes frames of the bytes of a driver, however those are divided. An error is final.
 #[derive(Debug, Default)]
-pub struct Decoder {
+pub struct DriverDecoder {
     /// Bytes of the line that is not whole, or nothing.
     line: Vec<u8>,
     /// The frame whose payload is not whole, and how many bytes it lacks.
     open: Option<(DriverFrame, usize)>,
 }
 
-impl Decoder {
+impl DriverDecoder {
     /// A decoder before the first frame.
     pub fn new() -> Self {
         Self::default()
@@ -333,22 +333,22 @@ fn parse_line(line: &[u8]) -> Result<(DriverFrame, usize), FrameError> {
     if length > MAX_FROM_DRIVER {
         return Err(FrameError::TooLarge { most: MAX_FROM_DRIVER });
     }
-    let kind = Kind::parse(kind.as_bytes()).ok_or(FrameError::Kind)?;
+    let kind = FrameKind::parse(kind.as_bytes()).ok_or(FrameError::Kind)?;
     let payload = Vec::new();
     Ok((DriverFrame { kind, id, payload }, length))
 }
 
 /// Finds the answer to a `sync` in bytes that may begin in the middle of a frame.
 #[derive(Debug)]
-pub struct Scanner {
+pub struct SyncScanner {
     pattern: Vec<u8>,
     /// The last bytes, among which the answer may begin.
     tail: Vec<u8>,
 }
 
-impl Scanner {
+impl SyncScanner {
     /// Looks for the answer to the `sync` with that id.
-    pub fn new(id: Id) -> Self {
+    pub fn new(id: HexId) -> Self {
         Self {
             pattern: format!("sync {id} ").into_bytes(),
             tail: Vec::new(),

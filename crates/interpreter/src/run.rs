@@ -8,14 +8,14 @@ use offleash_core::exec::OutputStream;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::cell::{Cell, CellEnd, CellError, CellEvent, Death};
+use crate::cell::{Cell, CellEnd, CellError, CellEvent, ContextDeath};
 use crate::context::{ContextOrder, too_late};
 use crate::driver::{DriverNews, DriverProcess, cell_frames, number};
-use crate::id::Id;
-use crate::limits::{Budget, Limits};
-use crate::process::{ProcessError, Processes};
-use crate::protocol::{DriverFrame, Kind};
-use crate::result::{CellResult, Form};
+use crate::id::HexId;
+use crate::limits::{CellLimits, LimitBudget};
+use crate::process::{ProcessError, ProcessHost};
+use crate::protocol::{DriverFrame, FrameKind};
+use crate::result::{CellResult, ResultForm};
 use crate::text::Utf8Pieces;
 
 /// Events that wait for whoever runs the cell before the driver has to.
@@ -25,31 +25,31 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// What every frame of a result costs beside its payload, so that their number is bounded.
 const OVERHEAD: usize = 64;
 /// The longest MIME type, and how many forms a result may have.
-const MOST_MIME: usize = 128;
-const MOST_FORMS: usize = 64;
+const MAX_MIME: usize = 128;
+const MAX_FORMS: usize = 64;
 /// Longer than anything runs.
-const LONGEST: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
+const MAX_LENGTH: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 
 /// Runs a cell and tells of it; an order that ends the context's driver is returned to be carried out.
-pub(crate) async fn run<P: Processes>(
+pub(crate) async fn run<P: ProcessHost>(
     driver: &mut DriverProcess<P>,
     cell: &Cell,
     events: &mpsc::Sender<CellEvent>,
     orders: &mut mpsc::Receiver<ContextOrder>,
-    limits: &Limits,
+    limits: &CellLimits,
 ) -> (CellEnd, Option<ContextOrder>) {
-    let prepared = Id::random().map_err(|error| error.to_string()).and_then(|id| {
+    let prepared = HexId::random().map_err(|error| error.to_string()).and_then(|id| {
         let frames = cell_frames(id, &cell.code, &cell.env, limits).map_err(|error| error.to_string())?;
         Ok((id, frames))
     });
     let (id, frames) = match prepared {
         Ok(prepared) => prepared,
-        Err(reason) => return (CellEnd::Died(Death::NotStarted { reason }), None),
+        Err(reason) => return (CellEnd::Died(ContextDeath::NotStarted { reason }), None),
     };
     let mut told = CellReporter::new(id, limits);
     let mut ending = None;
     let mut order = None;
-    let mut deadline = cell.timeout.map(|timeout| Instant::now() + timeout.min(LONGEST));
+    let mut deadline = cell.timeout.map(|timeout| Instant::now() + timeout.min(MAX_LENGTH));
     let mut feeding = pin!(driver.feed(frames));
     let mut fed = false;
     let mut client_gone = false;
@@ -76,7 +76,7 @@ pub(crate) async fn run<P: Processes>(
             RunStep::Fed(Ok(()) | Err(ProcessError::Ended)) => {}
             RunStep::Fed(Err(error)) => {
                 driver.lose_track();
-                told.die(Death::NotStarted {
+                told.die(ContextDeath::NotStarted {
                     reason: error.to_string(),
                 });
             }
@@ -109,7 +109,7 @@ pub(crate) async fn run<P: Processes>(
                 }
                 Some(ending) => {
                     if ending.go_on(driver).await {
-                        told.die(Death::Stubborn {
+                        told.die(ContextDeath::Stubborn {
                             timed_out: ending.why == StopReason::TimedOut,
                         });
                     }
@@ -157,7 +157,7 @@ struct CellEnding {
 }
 
 impl CellEnding {
-    async fn begin<P: Processes>(driver: &DriverProcess<P>, why: StopReason, grace: Duration) -> Self {
+    async fn begin<P: ProcessHost>(driver: &DriverProcess<P>, why: StopReason, grace: Duration) -> Self {
         let now = Instant::now();
         let mut ending = Self {
             why,
@@ -169,7 +169,7 @@ impl CellEnding {
     }
 
     /// Interrupts the cell once more; whether it had time enough.
-    async fn go_on<P: Processes>(&mut self, driver: &DriverProcess<P>) -> bool {
+    async fn go_on<P: ProcessHost>(&mut self, driver: &DriverProcess<P>) -> bool {
         if Instant::now() >= self.until {
             return true;
         }
@@ -177,7 +177,7 @@ impl CellEnding {
         false
     }
 
-    async fn interrupt<P: Processes>(&mut self, driver: &DriverProcess<P>) {
+    async fn interrupt<P: ProcessHost>(&mut self, driver: &DriverProcess<P>) {
         if let Err(ProcessError::Paused) = driver.interrupt().await {
             // Nothing can react while it is frozen.
             self.until += AGAIN;
@@ -204,13 +204,13 @@ async fn until(time: Option<Instant>) {
 /// What is told of a cell, and what it may still say.
 #[derive(Debug)]
 struct CellReporter {
-    id: Id,
-    limits: Limits,
+    id: HexId,
+    limits: CellLimits,
     begun: bool,
     pending: VecDeque<CellEvent>,
     end: Option<CellEnd>,
-    output: Budget,
-    results: Budget,
+    output: LimitBudget,
+    results: LimitBudget,
     stdout: Utf8Pieces,
     stderr: Utf8Pieces,
     output_truncated: bool,
@@ -220,15 +220,15 @@ struct CellReporter {
 }
 
 impl CellReporter {
-    fn new(id: Id, limits: &Limits) -> Self {
+    fn new(id: HexId, limits: &CellLimits) -> Self {
         Self {
             id,
             limits: *limits,
             begun: false,
             pending: VecDeque::new(),
             end: None,
-            output: Budget::new(limits.output),
-            results: Budget::new(limits.results),
+            output: LimitBudget::new(limits.output),
+            results: LimitBudget::new(limits.results),
             stdout: Utf8Pieces::default(),
             stderr: Utf8Pieces::default(),
             output_truncated: false,
@@ -245,27 +245,27 @@ impl CellReporter {
         }
         let payload = frame.payload;
         match frame.kind {
-            Kind::Sync | Kind::Obstacle | Kind::Saved | Kind::Loaded | Kind::Refused => {}
-            Kind::Count => match number(&payload) {
+            FrameKind::Sync | FrameKind::Obstacle | FrameKind::Saved | FrameKind::Loaded | FrameKind::Refused => {}
+            FrameKind::Count => match number(&payload) {
                 Some(count) => {
                     self.begun = true;
                     self.pending.push_back(CellEvent::Begin { count });
                 }
                 None => self.broken("the number of a cell is none"),
             },
-            Kind::Stdout => self.take_output(OutputStream::Stdout, &payload),
-            Kind::Stderr => self.take_output(OutputStream::Stderr, &payload),
-            Kind::Truncated => self.truncate_output(),
-            Kind::Text => self.take_form(&payload, |form| Some(Form::Text(lossy(form)))),
-            Kind::Json => self.take_form(&payload, |form| serde_json::from_slice(form).ok().map(Form::Json)),
-            Kind::Omitted => match split_mime(&payload).map(|(mime, size)| (mime, number(size))) {
+            FrameKind::Stdout => self.take_output(OutputStream::Stdout, &payload),
+            FrameKind::Stderr => self.take_output(OutputStream::Stderr, &payload),
+            FrameKind::Truncated => self.truncate_output(),
+            FrameKind::Text => self.take_form(&payload, |form| Some(ResultForm::Text(lossy(form)))),
+            FrameKind::Json => self.take_form(&payload, |form| serde_json::from_slice(form).ok().map(ResultForm::Json)),
+            FrameKind::Omitted => match split_mime(&payload).map(|(mime, size)| (mime, number(size))) {
                 Some((mime, Some(size))) => self.omit(mime.to_owned(), size),
                 _ => self.broken("a form that was too large has no size"),
             },
-            Kind::Result => self.take_result(&payload),
-            Kind::ErrorName => self.error.name = self.bounded(payload),
-            Kind::ErrorValue => self.error.value = self.bounded(payload),
-            Kind::Error => {
+            FrameKind::Result => self.take_result(&payload),
+            FrameKind::ErrorName => self.error.name = self.bounded(payload),
+            FrameKind::ErrorValue => self.error.value = self.bounded(payload),
+            FrameKind::Error => {
                 self.error.traceback = self.bounded(payload);
                 let error = std::mem::take(&mut self.error);
                 if self.results.take_all(OVERHEAD) {
@@ -274,20 +274,20 @@ impl CellReporter {
                     self.truncate_results();
                 }
             }
-            Kind::Done => {
+            FrameKind::Done => {
                 self.finish_output();
                 self.end = Some(CellEnd::Done);
             }
         }
     }
 
-    fn die(&mut self, death: Death) {
+    fn die(&mut self, death: ContextDeath) {
         self.finish_output();
         self.end = Some(CellEnd::Died(death));
     }
 
     /// The driver is gone: before the cell began, or with it.
-    fn lose_driver(&mut self, death: Death) {
+    fn lose_driver(&mut self, death: ContextDeath) {
         self.die(death);
         if let (false, Some(CellEnd::Died(death))) = (self.begun, &self.end)
             && !death.is_of_the_sandbox()
@@ -297,7 +297,7 @@ impl CellReporter {
     }
 
     fn broken(&mut self, reason: &str) {
-        self.die(Death::Protocol {
+        self.die(ContextDeath::Protocol {
             reason: reason.to_owned(),
         });
     }
@@ -346,13 +346,13 @@ impl CellReporter {
         }
     }
 
-    fn take_form(&mut self, payload: &[u8], make: impl FnOnce(&[u8]) -> Option<Form>) {
+    fn take_form(&mut self, payload: &[u8], make: impl FnOnce(&[u8]) -> Option<ResultForm>) {
         let Some((mime, form)) = split_mime(payload) else {
             return self.broken("a form of a result has no MIME type");
         };
         let size = u64::try_from(form.len()).unwrap_or(u64::MAX);
         let known = self.result.forms.len() + self.result.omitted.len();
-        if known >= MOST_FORMS {
+        if known >= MAX_FORMS {
             return self.broken("a result has too many forms");
         }
         let fits = self.results.take_all(form.len() + OVERHEAD);
@@ -363,7 +363,7 @@ impl CellReporter {
     }
 
     fn omit(&mut self, mime: String, size: u64) {
-        if self.result.omitted.len() < MOST_FORMS {
+        if self.result.omitted.len() < MAX_FORMS {
             self.result.omitted.insert(mime, size);
         }
     }
@@ -400,7 +400,7 @@ impl CellReporter {
 }
 
 fn split_mime(payload: &[u8]) -> Option<(&str, &[u8])> {
-    let window = payload.get(..payload.len().min(MOST_MIME + 1)).unwrap_or_default();
+    let window = payload.get(..payload.len().min(MAX_MIME + 1)).unwrap_or_default();
     let (mime, form) = payload.split_at(memchr::memchr(b'\n', window)?);
     let mime = std::str::from_utf8(mime).ok()?;
     let is_plain = !mime.is_empty() && mime.bytes().all(|byte| byte.is_ascii_graphic());

@@ -17,9 +17,9 @@ use tokio::time::timeout;
 use crate::context::{Context, ContextOrder, SaveRequest};
 use crate::contexts::{ContextInfo, Contexts};
 use crate::error::ContextError;
-use crate::id::Id;
+use crate::id::HexId;
 use crate::language::Language;
-use crate::process::{ProcessError, Processes};
+use crate::process::{ProcessError, ProcessHost};
 
 /// How the name of a file begins that holds a state.
 const FILE: &str = ".offleash-state-";
@@ -53,7 +53,7 @@ impl SaveOptions {
 
     /// A file that is not there, and of whose name nobody knows.
     pub(crate) fn new_file(&self) -> Result<String, ContextError> {
-        let id = Id::random().map_err(|error| {
+        let id = HexId::random().map_err(|error| {
             ContextError::Process(ProcessError::Other {
                 kind: ErrorKind::Internal,
                 error: Box::new(error),
@@ -87,7 +87,7 @@ pub struct SavedContext {
     /// What holds the rest; absent if its cells left nothing that is carried.
     pub file: Option<String>,
     /// What is not carried.
-    pub left_out: Vec<Obstacle>,
+    pub left_out: Vec<CarryObstacle>,
 }
 
 impl SavedContext {
@@ -104,7 +104,7 @@ impl SavedContext {
     }
 
     /// This one without what cannot be carried, if that is allowed.
-    pub(crate) fn without(self, left_out: Vec<Obstacle>, is_allowed: bool) -> Result<Self, ContextError> {
+    pub(crate) fn without(self, left_out: Vec<CarryObstacle>, is_allowed: bool) -> Result<Self, ContextError> {
         match is_allowed {
             true => Ok(Self { left_out, ..self }),
             false => Err(ContextError::Unsavable {
@@ -118,7 +118,7 @@ impl SavedContext {
 
 /// Something that cannot be carried, in the words of the sandbox, which are bounded and not to be believed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Obstacle {
+pub struct CarryObstacle {
     /// The variable, or what else it is, in parentheses.
     pub name: String,
     /// Its type.
@@ -127,9 +127,9 @@ pub struct Obstacle {
     pub reason: String,
 }
 
-impl Obstacle {
+impl CarryObstacle {
     /// Characters of each of the texts.
-    const MOST: usize = 300;
+    const MAX_COUNT: usize = 300;
 
     /// All that a context has.
     pub(crate) fn whole_context(language: Language, reason: &str) -> Self {
@@ -143,7 +143,9 @@ impl Obstacle {
     /// As a driver says it: three lines.
     pub(crate) fn parse(payload: &[u8]) -> Option<Self> {
         let text = String::from_utf8_lossy(payload);
-        let mut lines = text.split('\n').map(|line| line.chars().take(Self::MOST).collect());
+        let mut lines = text
+            .split('\n')
+            .map(|line| line.chars().take(Self::MAX_COUNT).collect());
         let (name, type_name, reason) = (lines.next()?, lines.next()?, lines.next()?);
         lines.next().is_none().then_some(Self {
             name,
@@ -153,7 +155,7 @@ impl Obstacle {
     }
 }
 
-impl fmt::Display for Obstacle {
+impl fmt::Display for CarryObstacle {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [name, type_name, reason] =
             [&self.name, &self.type_name, &self.reason].map(|text| one_line(text.as_bytes()));
@@ -209,26 +211,26 @@ impl fmt::Display for NotSaved {
 /// cells run again.
 #[derive(Debug)]
 #[must_use = "the files are removed when this is dropped"]
-pub struct Held {
+pub struct HeldContexts {
     contexts: Vec<SavedContext>,
     /// Each context goes on when its own of these is dropped.
     _releases: Vec<oneshot::Sender<()>>,
 }
 
-impl Held {
+impl HeldContexts {
     /// What was saved.
     pub fn contexts(&self) -> &[SavedContext] {
         &self.contexts
     }
 }
 
-impl<P: Processes> Contexts<P> {
+impl<P: ProcessHost> Contexts<P> {
     /// Has all contexts save what their cells left, each after the cells that wait for it; they run none until what this
     /// answers is dropped. Either all are saved or none is.
     ///
     /// # Errors
     /// `Unsavable`, `NotSaved`, `Exhausted` when too many cells wait, `Process`.
-    pub async fn save(&self, options: &SaveOptions) -> Result<Held, ContextError> {
+    pub async fn save(&self, options: &SaveOptions) -> Result<HeldContexts, ContextError> {
         options.check()?;
         let options = Arc::new(options.clone());
         let mut saving = JoinSet::new();
@@ -251,7 +253,7 @@ impl<P: Processes> Contexts<P> {
             }
         }
         let (contexts, releases) = saved.into_iter().flatten().unzip();
-        Ok(Held {
+        Ok(HeldContexts {
             contexts,
             _releases: releases,
         })
@@ -262,7 +264,7 @@ impl<P: Processes> Contexts<P> {
     ///
     /// # Errors
     /// `Invalid`, `Exhausted`, `NotLoaded`, and those of [`Self::create`].
-    pub async fn restore(&self, saved: &[SavedContext]) -> Result<Vec<Obstacle>, ContextError> {
+    pub async fn restore(&self, saved: &[SavedContext]) -> Result<Vec<CarryObstacle>, ContextError> {
         let mut loading = JoinSet::new();
         for one in saved {
             let context = self.add_saved(one).await?;
@@ -326,7 +328,7 @@ mod tests {
 
     #[test]
     fn an_obstacle_reads_as_it_is_called_and_drives_no_terminal() {
-        let shown = |payload: &[u8]| Obstacle::parse(payload).unwrap().to_string();
+        let shown = |payload: &[u8]| CarryObstacle::parse(payload).unwrap().to_string();
         assert_eq!(
             shown("m[\"it's\"]\n_io.TextIOWrapper\ncannot pickle 'größe' \\ objects".as_bytes()),
             "`m[\"it's\"]` (_io.TextIOWrapper): cannot pickle 'größe' \\ objects"

@@ -24,12 +24,12 @@ use cells::{begin, cell, contexts, first_output, outcome, patient, run};
 use local::Local;
 use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::exec::ExecEnd;
-use offleash_interpreter::cell::{Cell, CellEnd, Death};
-use offleash_interpreter::contexts::{Contexts, State};
+use offleash_interpreter::cell::{Cell, CellEnd, ContextDeath};
+use offleash_interpreter::contexts::{ContextState, Contexts};
 use offleash_interpreter::error::ContextError;
 use offleash_interpreter::language::Language;
-use offleash_interpreter::limits::Limits;
-use offleash_interpreter::process::Processes as _;
+use offleash_interpreter::limits::CellLimits;
+use offleash_interpreter::process::ProcessHost as _;
 use offleash_interpreter::state::SaveOptions;
 
 const FOR_EVER: &str = "print('on', flush=True)\nimport time\nwhile True: time.sleep(1000)";
@@ -46,7 +46,7 @@ fn ends_later(gate: &Path) -> String {
 async fn is_anew(contexts: &Contexts<Local>, id: &str) {
     loop {
         let found = contexts.get(id).await.unwrap();
-        if (found.state, found.count) == (State::Idle, 0) {
+        if (found.state, found.count) == (ContextState::Idle, 0) {
             return;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -124,7 +124,7 @@ async fn what_is_too_old_for_a_language_is_told_with_what_would_bring_it() {
 
 #[tokio::test]
 async fn no_more_cells_wait_than_may() {
-    let contexts = contexts(Limits {
+    let contexts = contexts(CellLimits {
         waiting: 2,
         ..patient()
     });
@@ -144,7 +144,7 @@ async fn no_more_cells_wait_than_may() {
 
 #[tokio::test]
 async fn the_default_contexts_have_places_of_their_own() {
-    let contexts = contexts(Limits {
+    let contexts = contexts(CellLimits {
         contexts: Language::ALL.len() + 1,
         ..patient()
     });
@@ -166,7 +166,7 @@ async fn the_default_contexts_have_places_of_their_own() {
 
 #[tokio::test]
 async fn output_and_results_are_bounded_and_nothing_is_cut_in_the_middle() {
-    let limits = Limits {
+    let limits = CellLimits {
         output: 1000,
         results: 2000,
         ..patient()
@@ -201,7 +201,7 @@ async fn a_cell_whose_time_is_over_is_interrupted_and_its_context_goes_on() {
 
 #[tokio::test]
 async fn a_cell_that_does_not_react_loses_its_context() {
-    let contexts = contexts(Limits {
+    let contexts = contexts(CellLimits {
         grace: Duration::from_millis(300),
         ..patient()
     });
@@ -213,7 +213,10 @@ async fn a_cell_that_does_not_react_loses_its_context() {
         ..cell("while True: time.sleep(1000)")
     };
     let late = outcome(&mut begin(&contexts, late).await).await;
-    assert_eq!(late.end, Some(CellEnd::Died(Death::Stubborn { timed_out: true })));
+    assert_eq!(
+        late.end,
+        Some(CellEnd::Died(ContextDeath::Stubborn { timed_out: true }))
+    );
     assert_eq!(run(&contexts, "5").await.text.as_deref(), Some("5"));
 }
 
@@ -234,12 +237,12 @@ async fn an_end_is_told_to_the_cell_that_ran_or_else_to_the_next() {
     assert_eq!(ended.stdout, "last\n");
     assert_eq!(
         ended.end,
-        Some(CellEnd::Died(Death::Ended(ExecEnd::Exited { code: 7 })))
+        Some(CellEnd::Died(ContextDeath::Ended(ExecEnd::Exited { code: 7 })))
     );
     let crashed = run(&contexts, "import os; os.kill(os.getpid(), 11)").await;
     assert_eq!(
         crashed.end,
-        Some(CellEnd::Died(Death::Ended(ExecEnd::Signaled { signal: 11 })))
+        Some(CellEnd::Died(ContextDeath::Ended(ExecEnd::Signaled { signal: 11 })))
     );
     let directory = tempfile::tempdir().unwrap();
     let gate = directory.path().join("gate");
@@ -251,7 +254,7 @@ async fn an_end_is_told_to_the_cell_that_ran_or_else_to_the_next() {
     let next = run(&contexts, "6").await;
     assert_eq!(
         next.end,
-        Some(CellEnd::DiedBefore(Death::Ended(ExecEnd::Exited { code: 4 })))
+        Some(CellEnd::DiedBefore(ContextDeath::Ended(ExecEnd::Exited { code: 4 })))
     );
     let after = run(&contexts, "6").await;
     assert_eq!((after.text.as_deref(), after.count), (Some("6"), 1));
@@ -267,7 +270,7 @@ async fn a_cell_that_comes_as_its_context_ends_was_not_run() {
         // Whoever is told first, the context of the end of its driver or that of a cell, the cell has not begun.
         processes.signal(pid, 9).await.unwrap();
         let next = run(&contexts, "x").await;
-        let killed = Death::Ended(ExecEnd::Signaled { signal: 9 });
+        let killed = ContextDeath::Ended(ExecEnd::Signaled { signal: 9 });
         assert_eq!((next.end, next.count), (Some(CellEnd::DiedBefore(killed)), 0));
         let after = run(&contexts, "1 + 1").await;
         assert_eq!((after.text.as_deref(), after.count), (Some("2"), 1));
@@ -286,15 +289,15 @@ async fn one_that_ends_before_it_has_run_a_cell_again_is_not_started_for_ever() 
         processes.signal(pid, 9).await.unwrap();
         loop {
             let (info, running) = (&contexts.list().await.unwrap()[0], processes.list().await.unwrap());
-            let is_new = number == 0 && info.state == State::Idle && info.count == 0 && running.len() == 1;
-            if is_new || (number == 1 && info.state == State::Dead && running.is_empty()) {
+            let is_new = number == 0 && info.state == ContextState::Idle && info.count == 0 && running.len() == 1;
+            if is_new || (number == 1 && info.state == ContextState::Dead && running.is_empty()) {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
     // What was lost with the first one is still told, once.
-    let killed = Death::Ended(ExecEnd::Signaled { signal: 9 });
+    let killed = ContextDeath::Ended(ExecEnd::Signaled { signal: 9 });
     assert_eq!(run(&contexts, "1").await.end, Some(CellEnd::DiedBefore(killed)));
     assert_eq!(run(&contexts, "2").await.text.as_deref(), Some("2"));
 }
@@ -354,7 +357,7 @@ async fn a_driver_that_says_what_is_no_frame_is_ended() {
     assert!(
         matches!(
             outcome.end,
-            Some(CellEnd::Died(Death::Protocol { .. } | Death::Ended(_)))
+            Some(CellEnd::Died(ContextDeath::Protocol { .. } | ContextDeath::Ended(_)))
         ),
         "{outcome:?}"
     );
@@ -401,7 +404,7 @@ async fn contexts_outlive_who_started_them() {
 async fn that_a_context_died_is_told_by_who_comes_later_unless_somebody_was_told() {
     let directory = tempfile::tempdir().unwrap();
     let processes = Local::default();
-    let hasty = Limits {
+    let hasty = CellLimits {
         grace: Duration::from_millis(100),
         ..patient()
     };
@@ -423,7 +426,7 @@ async fn that_a_context_died_is_told_by_who_comes_later_unless_somebody_was_told
         std::fs::write(gate, "").unwrap();
         is_anew(&first, id).await;
     }
-    let four = || CellEnd::DiedBefore(Death::Ended(ExecEnd::Exited { code: 4 }));
+    let four = || CellEnd::DiedBefore(ContextDeath::Ended(ExecEnd::Exited { code: 4 }));
     for id in [&told, &anew] {
         assert_eq!(on(&first, id, "1").await.end, Some(four()));
     }
@@ -433,7 +436,7 @@ async fn that_a_context_died_is_told_by_who_comes_later_unless_somebody_was_told
     let mut events = first.execute(&stubborn, cell(STUBBORN)).await.unwrap();
     first_output(&mut events).await;
     drop(events);
-    while first.get(&stubborn).await.unwrap().state != State::Dead {
+    while first.get(&stubborn).await.unwrap().state != ContextState::Dead {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     drop(first);
@@ -442,13 +445,13 @@ async fn that_a_context_died_is_told_by_who_comes_later_unless_somebody_was_told
     for (id, is_dead) in [(&died, false), (&stubborn, true), (&told, false)] {
         let found = second.get(id).await.unwrap();
         assert_eq!(
-            (found.state == State::Dead, &*found.cwd, found.is_default),
+            (found.state == ContextState::Dead, &*found.cwd, found.is_default),
             (is_dead, "/tmp", false)
         );
     }
     second.get(&removed).await.unwrap_err();
     assert_eq!(on(&second, &died, "1").await.end, Some(four()));
-    let unheard = CellEnd::DiedBefore(Death::Stubborn { timed_out: false });
+    let unheard = CellEnd::DiedBefore(ContextDeath::Stubborn { timed_out: false });
     assert_eq!(on(&second, &stubborn, "1").await.end, Some(unheard));
     for id in [&died, &stubborn, &told] {
         assert_eq!(on(&second, id, "5").await.text.as_deref(), Some("5"), "{id}");
@@ -468,13 +471,13 @@ async fn that_a_context_died_is_told_by_who_comes_later_unless_somebody_was_told
 async fn a_context_is_restarted_and_removed_whatever_it_does() {
     let contexts = contexts(patient());
     let context = contexts.create(Language::Python, None).await.unwrap();
-    for expected in [Death::Restarted, Death::Removed] {
+    for expected in [ContextDeath::Restarted, ContextDeath::Removed] {
         let mut events = contexts.execute(&context.id, cell(STUBBORN)).await.unwrap();
         first_output(&mut events).await;
         let (ordered, outcome) = tokio::join!(
             async {
                 match expected {
-                    Death::Restarted => contexts.restart(&context.id).await,
+                    ContextDeath::Restarted => contexts.restart(&context.id).await,
                     _ => contexts.remove(&context.id).await,
                 }
             },
@@ -490,7 +493,7 @@ async fn a_context_is_restarted_and_removed_whatever_it_does() {
 
 #[tokio::test]
 async fn what_cannot_be_is_refused() {
-    let contexts = contexts(Limits {
+    let contexts = contexts(CellLimits {
         code: 100,
         contexts: Language::ALL.len() + 1,
         ..patient()
@@ -542,7 +545,10 @@ async fn a_context_that_was_made_ready_has_its_modules_its_variables_and_no_cell
     let modules = ["poplib", "no_such_module", "not a name"].map(str::to_owned);
     contexts.prepare(&modules).await.unwrap();
     let ready = contexts.list().await.unwrap();
-    assert_eq!((ready.len(), ready[0].state, ready[0].count), (1, State::Idle, 0));
+    assert_eq!(
+        (ready.len(), ready[0].state, ready[0].count),
+        (1, ContextState::Idle, 0)
+    );
     processes.set_environment("FLAVOUR", "mint");
     let first = run(&contexts, LOOK).await;
     assert_eq!((first.stdout.as_str(), first.count), ("True mint False\n", 1));

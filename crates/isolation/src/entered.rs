@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::error::IsolationError;
 use crate::guest_link::running;
-use crate::sandbox::{ExecId, Interest, SandboxEvent};
+use crate::sandbox::{DescriptorInterest, ExecId, SandboxEvent};
 
 /// The most pieces of output that are taken of one process in one turn.
 const PIECES: usize = 8;
@@ -212,7 +212,7 @@ impl EnteredProcesses {
         }
     }
 
-    pub(crate) fn wait_on(&self, take_output: bool) -> Vec<Interest<'_>> {
+    pub(crate) fn wait_on(&self, take_output: bool) -> Vec<DescriptorInterest<'_>> {
         let mut interests = Vec::new();
         for process in self.running.values() {
             let outputs = process
@@ -221,13 +221,13 @@ impl EnteredProcesses {
                 .flatten()
                 .filter(|_| take_output && !process.held);
             for descriptor in outputs.chain(&process.zygote) {
-                interests.push(Interest {
+                interests.push(DescriptorInterest {
                     descriptor: descriptor.as_fd(),
                     writable: false,
                 });
             }
             if let Some(input) = process.input.as_ref().filter(|_| !process.unwritten.is_empty()) {
-                interests.push(Interest {
+                interests.push(DescriptorInterest {
                     descriptor: input.as_fd(),
                     writable: true,
                 });

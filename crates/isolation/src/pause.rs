@@ -16,7 +16,7 @@ use crate::guest_link::running;
 use crate::supervised::ServedBy;
 
 /// How long processes may take to come to rest, on a machine that has a lot to do.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// How long to wait between two looks, at first and at most.
 const FIRST_LOOK: Duration = Duration::from_micros(50);
 const LAST_LOOK: Duration = Duration::from_millis(5);
@@ -38,7 +38,7 @@ pub(crate) fn pause(served: &mut ServedBy) -> Result<PauseMeans, IsolationError>
     let can_freeze = served
         .watcher
         .group()
-        .is_some_and(offleash_sys::cgroup::Group::can_freeze);
+        .is_some_and(offleash_sys::cgroup::ControlGroup::can_freeze);
     if can_freeze {
         freeze(served)?;
         return Ok(PauseMeans::Frozen);
@@ -47,7 +47,7 @@ pub(crate) fn pause(served: &mut ServedBy) -> Result<PauseMeans, IsolationError>
 }
 
 fn freeze(served: &mut ServedBy) -> Result<(), IsolationError> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut wait = FIRST_LOOK;
     loop {
         let Some(group) = served.watcher.group() else {
@@ -72,7 +72,7 @@ fn freeze(served: &mut ServedBy) -> Result<(), IsolationError> {
 
 /// Stops one by one, parents before children, until none is left that runs: what was forked meanwhile is found anew.
 fn stop(served: &mut ServedBy) -> Result<Vec<OwnedFd>, IsolationError> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut wait = FIRST_LOOK;
     let mut stopped = Vec::new();
     let mut known = BTreeSet::new();

@@ -14,8 +14,8 @@ use offleash_core::id::RunId;
 use offleash_core::level::Level;
 use offleash_core::limits::LimitName;
 use offleash_core::plan::Plan;
-use offleash_core::record::{Denial, LimitHit, Usage};
-use offleash_core::spec::{Descent, IdChoice, ProcessRef};
+use offleash_core::record::{DenialRecord, LimitHit, RunUsage};
+use offleash_core::spec::{IdChoice, ProcessRef, ZygoteRole};
 
 use offleash_sys::network::NetworkSockets;
 
@@ -31,7 +31,7 @@ pub trait Backend: Debug {
     ///
     /// # Errors
     /// As [`Self::create`].
-    fn prepare(&mut self, ids: &Ids) -> Result<(), IsolationError> {
+    fn prepare(&mut self, ids: &SandboxIds) -> Result<(), IsolationError> {
         let _not_needed = ids;
         Ok(())
     }
@@ -55,12 +55,12 @@ pub trait Backend: Debug {
     ///
     /// # Errors
     /// `NotEnforceable` when the plan asks for more than the machine has, `Step` for everything else.
-    fn create(&mut self, plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Box<dyn Sandbox>, IsolationError>;
+    fn create(&mut self, plan: &Plan, leftovers: &mut dyn LeftoverKeeper) -> Result<Box<dyn Sandbox>, IsolationError>;
 }
 
 /// Which ids a sandbox is to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ids {
+pub struct SandboxIds {
     /// The sandbox.
     pub sandbox: RunId,
     /// How many ids it has.
@@ -72,10 +72,10 @@ pub struct Ids {
     /// The user who works in the sandbox: the owner of its workspace and mounts.
     pub worker: UserIds,
     /// Whether it lies below another sandbox, or others below it.
-    pub descent: Descent,
+    pub descent: ZygoteRole,
 }
 
-impl Ids {
+impl SandboxIds {
     /// Those that `plan` asks for.
     pub fn of(plan: &Plan) -> Self {
         Self {
@@ -90,7 +90,7 @@ impl Ids {
 }
 
 /// Takes note of what a crash of this process would leave behind, so that the next start can remove it.
-pub trait Leftovers {
+pub trait LeftoverKeeper {
     /// These cgroup directories are about to be made.
     ///
     /// # Errors
@@ -111,7 +111,7 @@ pub struct ExecId(pub u32);
 /// A running sandbox. Dropping it kills everything in it and removes what it consists of.
 pub trait Sandbox: Debug {
     /// What is enforced, and what was asked for and is not.
-    fn enforcement(&self) -> &Enforcement;
+    fn enforcement(&self) -> &EnforcementReport;
 
     /// Hands out the sockets of its network, once. `None` if its plan has none.
     fn take_network(&mut self) -> Option<NetworkSockets> {
@@ -211,7 +211,7 @@ pub trait Sandbox: Debug {
     /// Descriptors; when one is readable (or, where `writable` says so, writable), [`Self::turn`] has work.
     ///
     /// Without `take_output` those that only bring output are left out.
-    fn wait_on(&self, take_output: bool) -> Vec<Interest<'_>>;
+    fn wait_on(&self, take_output: bool) -> Vec<DescriptorInterest<'_>>;
 
     /// When [`Self::turn`] has work even if no descriptor is ready.
     fn next_turn(&self) -> Instant;
@@ -233,10 +233,10 @@ pub trait Sandbox: Debug {
     fn turn(&mut self, take_output: bool) -> Result<Vec<SandboxEvent>, IsolationError>;
 
     /// What was used up to now.
-    fn usage(&mut self) -> Usage;
+    fn usage(&mut self) -> RunUsage;
 
     /// What is used now; a few small files are read.
-    fn measure(&mut self) -> Measure;
+    fn measure(&mut self) -> UsageMeasure;
 
     /// Stops every process until [`Self::resume`], and gives memory back to the machine where it can. No limit of time
     /// counts meanwhile, and nothing is to be sent to executions. Nothing happens when it is paused.
@@ -267,12 +267,12 @@ pub trait Sandbox: Debug {
     ///
     /// # Errors
     /// `Running` when something could not be removed; what could be was.
-    fn kill(&mut self) -> Result<Final, IsolationError>;
+    fn kill(&mut self) -> Result<FinalReport, IsolationError>;
 }
 
 /// What a sandbox uses at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Measure {
+pub struct UsageMeasure {
     /// CPU time so far, in microseconds.
     pub cpu_us: u64,
     /// Memory in bytes; without a group what processes have in common counts for each.
@@ -289,7 +289,7 @@ pub struct Measure {
 
 /// A descriptor and what to wait for.
 #[derive(Debug)]
-pub struct Interest<'a> {
+pub struct DescriptorInterest<'a> {
     /// The descriptor.
     pub descriptor: BorrowedFd<'a>,
     /// Whether to wait for writability too.
@@ -314,11 +314,11 @@ pub enum SandboxEvent {
 
 /// What is left to say when a sandbox is gone.
 #[derive(Debug, Clone, Default)]
-pub struct Final {
+pub struct FinalReport {
     /// What was used in all.
-    pub usage: Usage,
+    pub usage: RunUsage,
     /// What was refused.
-    pub denials: Vec<Denial>,
+    pub denials: Vec<DenialRecord>,
     /// Limits that turned out to have been hit.
     pub limits_hit: Vec<LimitHit>,
     /// Whether something was killed for want of memory: at any time or, in a sandbox that outlives that, just before the end.
@@ -331,14 +331,14 @@ pub struct Final {
 
 /// What is enforced on this machine for one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Enforcement {
+pub struct EnforcementReport {
     /// Control by control, and the means.
     pub enforced: BTreeMap<String, String>,
     /// What was asked for and is not enforced, with the reason.
     pub not_enforced: BTreeMap<String, String>,
 }
 
-impl Enforcement {
+impl EnforcementReport {
     /// Notes that `control` is held by `means`.
     pub fn holds(&mut self, control: impl Into<String>, means: impl Into<String>) {
         self.enforced.insert(control.into(), means.into());

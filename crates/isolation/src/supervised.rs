@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use offleash_core::exec::{ExecRequest, TerminalSize, UserIds};
 use offleash_core::level::Level;
-use offleash_core::record::Usage;
+use offleash_core::record::RunUsage;
 use offleash_core::spec::ProcessRef;
 use offleash_sys::network::NetworkSockets;
 use offleash_sys::process;
@@ -17,11 +17,11 @@ use rustix::process::Pid;
 use crate::entered::{EnteredProcesses, not_entered};
 use crate::error::IsolationError;
 use crate::guest_link::GuestLink;
-use crate::limits::Watcher;
+use crate::limits::LimitWatcher;
 use crate::pause::{self, PauseMeans};
 use crate::process::door::JoinedProcess;
 use crate::process::handshake::ParentEnd;
-use crate::sandbox::{Enforcement, ExecId, Final, Interest, Measure, Sandbox, SandboxEvent};
+use crate::sandbox::{DescriptorInterest, EnforcementReport, ExecId, FinalReport, Sandbox, SandboxEvent, UsageMeasure};
 
 /// How long there is nothing to look at while nothing runs.
 const LONG: Duration = Duration::from_secs(3600);
@@ -81,14 +81,14 @@ pub(crate) trait LevelHolding: Debug {
     }
 
     /// Ends every process and removes what the sandbox consists of.
-    fn end(&mut self, served: &mut ServedBy) -> Result<Final, IsolationError>;
+    fn end(&mut self, served: &mut ServedBy) -> Result<FinalReport, IsolationError>;
 }
 
 /// Who serves a sandbox.
 #[derive(Debug)]
 pub(crate) struct ServedBy {
     pub(crate) link: GuestLink,
-    pub(crate) watcher: Watcher,
+    pub(crate) watcher: LimitWatcher,
 }
 
 impl ServedBy {
@@ -107,16 +107,16 @@ pub(crate) struct SupervisedSandbox<H: LevelHolding> {
     served: ServedBy,
     /// Tells, until the guest speaks, why it could not be exec'd.
     channel: Option<ParentEnd>,
-    enforcement: Enforcement,
+    enforcement: EnforcementReport,
     network: Option<NetworkSockets>,
     entered: EnteredProcesses,
     /// While it is paused.
     pause: Option<PauseMeans>,
-    killed: Option<Final>,
+    killed: Option<FinalReport>,
 }
 
 impl<H: LevelHolding> SupervisedSandbox<H> {
-    pub(crate) fn by(holding: H, served: ServedBy, channel: ParentEnd, enforcement: Enforcement) -> Self {
+    pub(crate) fn by(holding: H, served: ServedBy, channel: ParentEnd, enforcement: EnforcementReport) -> Self {
         Self {
             holding,
             served,
@@ -156,7 +156,7 @@ impl<H: LevelHolding> SupervisedSandbox<H> {
 }
 
 impl<H: LevelHolding> Sandbox for SupervisedSandbox<H> {
-    fn enforcement(&self) -> &Enforcement {
+    fn enforcement(&self) -> &EnforcementReport {
         &self.enforcement
     }
 
@@ -272,7 +272,7 @@ impl<H: LevelHolding> Sandbox for SupervisedSandbox<H> {
         self.served.link.open_files(user)
     }
 
-    fn wait_on(&self, take_output: bool) -> Vec<Interest<'_>> {
+    fn wait_on(&self, take_output: bool) -> Vec<DescriptorInterest<'_>> {
         let mut interests = self.served.link.wait_on(take_output);
         interests.extend(self.entered.wait_on(take_output));
         interests
@@ -306,11 +306,11 @@ impl<H: LevelHolding> Sandbox for SupervisedSandbox<H> {
         Ok(events)
     }
 
-    fn usage(&mut self) -> Usage {
+    fn usage(&mut self) -> RunUsage {
         self.served.watcher.usage()
     }
 
-    fn measure(&mut self) -> Measure {
+    fn measure(&mut self) -> UsageMeasure {
         self.served.watcher.measure()
     }
 
@@ -338,7 +338,7 @@ impl<H: LevelHolding> Sandbox for SupervisedSandbox<H> {
         Ok(())
     }
 
-    fn kill(&mut self) -> Result<Final, IsolationError> {
+    fn kill(&mut self) -> Result<FinalReport, IsolationError> {
         if let Some(done) = &self.killed {
             return Ok(done.clone());
         }

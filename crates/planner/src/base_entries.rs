@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use offleash_core::limits::Limits;
-use offleash_core::plan::{Entry, Environment, Node, User};
+use offleash_core::plan::{Environment, PlanEntry, PlanNode, SandboxUser};
 use offleash_core::spec::{IdChoice, RootChoice};
 use offleash_core::units::Bytes;
 
@@ -49,9 +49,9 @@ pub struct BasePart {
     pub lower: PathBuf,
     /// Directories in it that are meant instead, the topmost first: the layers of an image.
     pub stack: Vec<PathBuf>,
-    /// The layer in which a template was built, which holds what it has of the directory; see [`Node::Base`].
+    /// The layer in which a template was built, which holds what it has of the directory; see [`PlanNode::Base`].
     pub template: Option<PathBuf>,
-    /// The same directories, which belong to the sandbox's superuser; see [`Node::Base`].
+    /// The same directories, which belong to the sandbox's superuser; see [`PlanNode::Base`].
     pub skeleton: Option<PathBuf>,
     /// The writable layer.
     pub layer: PathBuf,
@@ -63,14 +63,14 @@ const SUDO: &str = "/usr/bin/sudo";
 /// The users of a sandbox, the usual one first.
 ///
 /// Where it has one id, both names of the base template mean that.
-pub fn users(root: &RootChoice, ids: IdChoice) -> Vec<User> {
+pub fn users(root: &RootChoice, ids: IdChoice) -> Vec<SandboxUser> {
     let usual = user();
     match (root, ids) {
         (RootChoice::System, _) => vec![usual],
         (RootChoice::Image(image), ids) => image::users(image, ids),
         (RootChoice::Base { .. }, IdChoice::Range) => vec![usual, superuser()],
         (RootChoice::Base { .. }, IdChoice::Single) => {
-            let same = User {
+            let same = SandboxUser {
                 uid: usual.uid,
                 gid: usual.gid,
                 ..superuser()
@@ -81,7 +81,7 @@ pub fn users(root: &RootChoice, ids: IdChoice) -> Vec<User> {
 }
 
 /// The user that the first process is: the superuser, where there is one.
-pub fn first_user(root: &RootChoice, ids: IdChoice) -> User {
+pub fn first_user(root: &RootChoice, ids: IdChoice) -> SandboxUser {
     match (root, ids) {
         (RootChoice::Base { .. } | RootChoice::Image(_), IdChoice::Range) => superuser(),
         _ => user(),
@@ -97,9 +97,9 @@ fn in_memory(limits: &Limits, part: u64) -> Option<Bytes> {
 }
 
 /// The parts of a root of its own, what is the kernel's, and what is in memory.
-pub(super) fn entries_of_kernel(template: &BaseTemplate, limits: &Limits) -> Vec<Entry> {
+pub(super) fn entries_of_kernel(template: &BaseTemplate, limits: &Limits) -> Vec<PlanEntry> {
     let part = |part: &BasePart| {
-        let node = Node::Base {
+        let node = PlanNode::Base {
             lower: part.lower.clone(),
             stack: part.stack.clone(),
             template: part.template.clone(),
@@ -108,15 +108,15 @@ pub(super) fn entries_of_kernel(template: &BaseTemplate, limits: &Limits) -> Vec
         };
         system(&part.target, node)
     };
-    let memory = |mode, part| Node::Tmpfs {
+    let memory = |mode, part| PlanNode::Tmpfs {
         size: in_memory(limits, part),
         inodes: inodes_in_memory(limits),
         mode,
     };
-    let mut entries: Vec<Entry> = template.parts.iter().map(part).collect();
+    let mut entries: Vec<PlanEntry> = template.parts.iter().map(part).collect();
     entries.extend([
-        system("/proc", Node::Proc),
-        system("/dev", Node::Dev),
+        system("/proc", PlanNode::Proc),
+        system("/dev", PlanNode::Dev),
         system("/dev/shm", memory(0o1777, 2)),
         system("/run", memory(0o755, 4)),
     ]);
@@ -124,15 +124,15 @@ pub(super) fn entries_of_kernel(template: &BaseTemplate, limits: &Limits) -> Vec
 }
 
 /// The entries of the system, without what of `/etc` depends on the sandbox.
-pub(super) fn entries(template: &BaseTemplate, users: &[User], limits: &Limits) -> Vec<Entry> {
-    let home = |user: &User| {
+pub(super) fn entries(template: &BaseTemplate, users: &[SandboxUser], limits: &Limits) -> Vec<PlanEntry> {
+    let home = |user: &SandboxUser| {
         // Servers that run as users of their own serve what is in it, and contexts of code may work in that of the superuser.
         let (owner, mode) = (user.ids(), 0o755);
-        system(&user.home, Node::Home { owner, mode })
+        system(&user.home, PlanNode::Home { owner, mode })
     };
     let nix = Path::new("/nix/store");
     let mut entries = entries_of_kernel(template, limits);
-    entries.extend([system("/run/lock", Node::Directory), system(SUDO, Node::Guest)]);
+    entries.extend([system("/run/lock", PlanNode::Directory), system(SUDO, PlanNode::Guest)]);
     entries.extend(nix.is_dir().then(|| bind(nix)));
     entries.extend(users.iter().map(home));
     entries

@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use offleash_core::command::{CommandPattern, CommandRules};
-use offleash_core::path_rules::Anchors;
+use offleash_core::path_rules::PatternAnchors;
 use offleash_core::text::Text;
 
 use super::error::PlanError;
@@ -23,7 +23,7 @@ use super::tree::EntryTree;
 use super::view::{HostNode, PlanView};
 
 /// A program that may start another, at most so often: script, interpreter, loader, and again.
-const MOST_INTERPRETERS: usize = 8;
+const MAX_INTERPRETERS: usize = 8;
 
 /// A program as it is called and as it is.
 #[derive(Debug, Clone)]
@@ -153,7 +153,7 @@ fn elsewhere(pattern: &CommandPattern, view: PlanView<'_>, rule: &str) -> Result
         return Ok(Vec::new());
     };
     let mut executables = Vec::new();
-    for found in rules::inside(paths, Anchors::default(), view, rule)? {
+    for found in rules::inside(paths, PatternAnchors::default(), view, rule)? {
         collect(&found.inside, paths.is_beneath(), view, &mut executables, rule)?;
     }
     Ok(executables)
@@ -170,10 +170,10 @@ fn collect(
     let mut looked_at = 0;
     while let Some(path) = todo.pop() {
         looked_at += 1;
-        if looked_at > rules::MOST_PATHS {
+        if looked_at > rules::MAX_PATHS {
             return Err(PlanError::TooManyPaths {
                 rule: rule.to_owned(),
-                most: rules::MOST_PATHS,
+                most: rules::MAX_PATHS,
             });
         }
         let Some(found) = view.resolve(&path) else { continue };
@@ -220,7 +220,7 @@ fn add_with_interpreters(
 ) {
     let mut next = Some(found);
     let mut todo = Vec::new();
-    for _ in 0..MOST_INTERPRETERS {
+    for _ in 0..MAX_INTERPRETERS {
         let Some(found) = next.take().or_else(|| todo.pop()) else {
             return;
         };

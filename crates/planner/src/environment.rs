@@ -5,10 +5,10 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use offleash_core::env::{EnvError, EnvRules, check_variable};
-use offleash_core::plan::{Environment, User};
+use offleash_core::plan::{Environment, SandboxUser};
 use offleash_core::spec::RootChoice;
 
-use super::host::Host;
+use super::host::PlanningHost;
 use super::image;
 use super::toolchain::ToolchainAdditions;
 use super::trust;
@@ -65,7 +65,7 @@ pub(super) fn of_sanitizers(allow_ptrace: bool) -> impl Iterator<Item = (OsStrin
 
 /// What every sandbox has, and with `opens` what its programs need where the gateway opens connections.
 pub(super) fn of_the_sandbox(
-    user: &User,
+    user: &SandboxUser,
     search_path: &[PathBuf],
     added: &ToolchainAdditions,
     directory: &Path,
@@ -86,7 +86,11 @@ pub(super) fn of_the_sandbox(
 ///
 /// # Errors
 /// When a variable that is set cannot exist.
-pub(super) fn resolve(rules: &EnvRules, host: &Host, mut variables: VariableMap) -> Result<Environment, EnvError> {
+pub(super) fn resolve(
+    rules: &EnvRules,
+    host: &PlanningHost,
+    mut variables: VariableMap,
+) -> Result<Environment, EnvError> {
     for (name, value) in &rules.set {
         check_variable(name, value)?;
     }

@@ -8,11 +8,11 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use offleash_core::plan::{Entry, Node, User};
-use offleash_core::spec::Access;
+use offleash_core::plan::{PlanEntry, PlanNode, SandboxUser};
+use offleash_core::spec::MountAccess;
 
 use super::git_system;
-use super::known::Known;
+use super::known::KnownEtc;
 use super::system::system;
 use super::trust::{self, TrustStores};
 
@@ -44,16 +44,16 @@ const COPIED_UP_TO: u64 = 16 << 10;
 /// The entries of `/etc`, with `trust` in place of the host's certificate authorities if it is there. What is `known`
 /// already is not read again.
 pub(super) fn entries(
-    user: &User,
+    user: &SandboxUser,
     hostname: &str,
     network: bool,
     trust: Option<&TrustStores>,
-    known: Option<&Known>,
-) -> Vec<Entry> {
+    known: Option<&KnownEtc>,
+) -> Vec<PlanEntry> {
     let mut entries = written(user, hostname, network);
     let is_kept = |name: &&str| trust.is_none() || !trust::replaces(name);
     let from_host_too = FROM_HOST.iter().copied().filter(is_kept).map(str::to_owned);
-    let versioned = known.and_then(Known::versioned);
+    let versioned = known.and_then(KnownEtc::versioned);
     for name in from_host_too.chain(versioned.unwrap_or_else(|| versioned_names().collect())) {
         entries.extend(from_host(&Path::new("/etc").join(name), known));
     }
@@ -61,8 +61,8 @@ pub(super) fn entries(
     entries
 }
 
-fn written(user: &User, hostname: &str, network: bool) -> Vec<Entry> {
-    let User {
+fn written(user: &SandboxUser, hostname: &str, network: bool) -> Vec<PlanEntry> {
+    let SandboxUser {
         uid,
         gid,
         name,
@@ -93,7 +93,7 @@ fn written(user: &User, hostname: &str, network: bool) -> Vec<Entry> {
 pub const NAME_SERVICES: &str = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n";
 
 /// What depends on the sandbox's network, and is written anew at each start.
-pub(super) fn of_the_network(hostname: &str, network: bool) -> [Entry; 3] {
+pub(super) fn of_the_network(hostname: &str, network: bool) -> [PlanEntry; 3] {
     [
         ("hosts", format!("127.0.0.1 localhost {hostname}\n::1 localhost\n")),
         ("hostname", format!("{hostname}\n")),
@@ -102,9 +102,9 @@ pub(super) fn of_the_network(hostname: &str, network: bool) -> [Entry; 3] {
     .map(|(name, text)| file(name, text))
 }
 
-fn file(name: &str, text: String) -> Entry {
+fn file(name: &str, text: String) -> PlanEntry {
     let contents = text.into_bytes();
-    system(Path::new("/etc").join(name), Node::File { contents })
+    system(Path::new("/etc").join(name), PlanNode::File { contents })
 }
 
 /// Which address is asked for names does not matter, since the gateway answers at all of them. Without a network no
@@ -157,9 +157,9 @@ pub(super) fn origin(path: &Path) -> Option<EtcOrigin> {
     Some(EtcOrigin::Place(resolved, found))
 }
 
-fn from_host(path: &Path, known: Option<&Known>) -> Option<Entry> {
+fn from_host(path: &Path, known: Option<&KnownEtc>) -> Option<PlanEntry> {
     match origin(path)? {
-        EtcOrigin::Link(to) => Some(system(path, Node::Symlink { to })),
+        EtcOrigin::Link(to) => Some(system(path, PlanNode::Symlink { to })),
         EtcOrigin::Place(source, found) => shown(path, &source, &found, known),
     }
 }
@@ -169,19 +169,19 @@ pub(super) fn is_copied(found: &Metadata) -> bool {
     found.is_file() && found.mode() & 0o004 != 0 && found.len() <= COPIED_UP_TO
 }
 
-pub(super) fn shown(path: &Path, source: &Path, found: &Metadata, known: Option<&Known>) -> Option<Entry> {
+pub(super) fn shown(path: &Path, source: &Path, found: &Metadata, known: Option<&KnownEtc>) -> Option<PlanEntry> {
     if is_copied(found) {
         let contents = match known.and_then(|known| known.contents(source, found)) {
             Some(contents) => contents.to_vec(),
             None => read(source, found.len()).ok()?,
         };
-        return Some(system(path, Node::File { contents }));
+        return Some(system(path, PlanNode::File { contents }));
     }
     let everybody = if found.is_dir() { 0o005 } else { 0o004 };
     let is_shown = found.mode() & everybody == everybody && (found.is_dir() || found.is_file());
-    let access = Access::Ro;
+    let access = MountAccess::Ro;
     let source = source.to_path_buf();
-    is_shown.then(|| system(path, Node::Bind { source, access }))
+    is_shown.then(|| system(path, PlanNode::Bind { source, access }))
 }
 
 /// The first `length` bytes of a file, which are all of it unless it was just made longer.
@@ -228,7 +228,7 @@ mod tests {
             .map(|entry| &entry.node)
             .collect();
         let contents = git_system::CONTENTS.as_bytes().to_vec();
-        assert_eq!(found, [&Node::File { contents }]);
+        assert_eq!(found, [&PlanNode::File { contents }]);
     }
 
     #[test]
@@ -238,7 +238,7 @@ mod tests {
             .iter()
             .find(|entry| entry.target == Path::new("/etc/passwd"))
             .unwrap();
-        let Node::File { contents } = &passwd.node else {
+        let PlanNode::File { contents } = &passwd.node else {
             panic!("{passwd:?}")
         };
         let text = String::from_utf8(contents.clone()).unwrap();

@@ -4,15 +4,15 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
 
 use offleash_core::id::RunId;
-use offleash_core::plan::{Entry, Node, Plan};
+use offleash_core::plan::{Plan, PlanEntry, PlanNode};
 use offleash_core::protected::protected_rule;
-use offleash_core::spec::{Access, SandboxSpec, WorkspaceMode};
+use offleash_core::spec::{MountAccess, SandboxSpec, WorkspaceMode};
 use offleash_store::led_to;
 use std::os::unix::ffi::OsStrExt as _;
 
 use super::base_entries::BaseTemplate;
 use super::error::PlanError;
-use super::host::{ExecBasis, Host};
+use super::host::{ExecBasis, PlanningHost};
 use super::resolve::resolve;
 
 /// What may be done with a path inside.
@@ -29,7 +29,7 @@ pub struct PathAnswer {
 ///
 /// # Errors
 /// As [`resolve`].
-pub fn explain_path(spec: &SandboxSpec, host: &Host, path: &Path) -> Result<PathAnswer, PlanError> {
+pub fn explain_path(spec: &SandboxSpec, host: &PlanningHost, path: &Path) -> Result<PathAnswer, PlanError> {
     // Which commands are allowed has no part in the question.
     let spec = SandboxSpec {
         commands: offleash_core::command::CommandRules::default(),
@@ -52,10 +52,10 @@ pub fn explain_path(spec: &SandboxSpec, host: &Host, path: &Path) -> Result<Path
 }
 
 /// Resolves for a question: no run will have this id.
-fn resolve_unnamed(spec: &SandboxSpec, host: &Host) -> Result<(Plan, ExecBasis), PlanError> {
+fn resolve_unnamed(spec: &SandboxSpec, host: &PlanningHost) -> Result<(Plan, ExecBasis), PlanError> {
     let id = RunId::from_parts(0, 0);
     let run_directory = host.state_directory.join("runs").join(id.as_str());
-    let host = Host {
+    let host = PlanningHost {
         base: host
             .base
             .clone()
@@ -69,7 +69,7 @@ fn resolve_unnamed(spec: &SandboxSpec, host: &Host) -> Result<(Plan, ExecBasis),
 ///
 /// # Errors
 /// As [`resolve`], for toolchains.
-pub fn has_variable_of_its_own(spec: &SandboxSpec, host: &Host, name: &OsStr) -> Result<bool, PlanError> {
+pub fn has_variable_of_its_own(spec: &SandboxSpec, host: &PlanningHost, name: &OsStr) -> Result<bool, PlanError> {
     // The question can be asked anywhere, and the host's own values are no answer.
     let spec = SandboxSpec {
         toolchains: spec.toolchains.clone(),
@@ -77,7 +77,7 @@ pub fn has_variable_of_its_own(spec: &SandboxSpec, host: &Host, name: &OsStr) ->
         network: spec.network.clone(),
         ..SandboxSpec::default()
     };
-    let host = Host {
+    let host = PlanningHost {
         env: Vec::new(),
         ..host.clone()
     };
@@ -98,22 +98,28 @@ fn plain(path: &Path) -> PathBuf {
     plain
 }
 
-fn answer(entry: &Entry, path: &Path, spec: &SandboxSpec, host: &Host) -> PathAnswer {
+fn answer(entry: &PlanEntry, path: &Path, spec: &SandboxSpec, host: &PlanningHost) -> PathAnswer {
     let below = path != entry.target;
     let access = match &entry.node {
-        Node::Bind { access: Access::Ro, .. } => "read, not written".to_owned(),
-        Node::Bind { access: Access::Rw, .. } => "read and written, on the host itself".to_owned(),
-        Node::Overlay { lower, .. } => return overlay_answer(entry, lower, path, (spec, host)),
-        Node::Base { .. } | Node::Home { .. } => "read and written, in the sandbox's own layer".to_owned(),
-        Node::Guest => "read, executed and written; made by offleash".to_owned(),
-        Node::Tmpfs { .. } => "read and written, in memory, gone when the run ends".to_owned(),
-        Node::Proc => "the sandbox's own procfs; what concerns the machine is covered or read-only".to_owned(),
-        Node::Dev => "one of six devices, or does not exist".to_owned(),
-        Node::Symlink { to } => format!("a symbolic link to `{}`", to.display()),
-        Node::File { .. } => "read, not written; made by offleash".to_owned(),
-        Node::Hidden { .. } => "hidden: neither read nor written nor replaced".to_owned(),
-        Node::Directory if below => "does not exist inside".to_owned(),
-        Node::Directory => "an empty directory".to_owned(),
+        PlanNode::Bind {
+            access: MountAccess::Ro,
+            ..
+        } => "read, not written".to_owned(),
+        PlanNode::Bind {
+            access: MountAccess::Rw,
+            ..
+        } => "read and written, on the host itself".to_owned(),
+        PlanNode::Overlay { lower, .. } => return overlay_answer(entry, lower, path, (spec, host)),
+        PlanNode::Base { .. } | PlanNode::Home { .. } => "read and written, in the sandbox's own layer".to_owned(),
+        PlanNode::Guest => "read, executed and written; made by offleash".to_owned(),
+        PlanNode::Tmpfs { .. } => "read and written, in memory, gone when the run ends".to_owned(),
+        PlanNode::Proc => "the sandbox's own procfs; what concerns the machine is covered or read-only".to_owned(),
+        PlanNode::Dev => "one of six devices, or does not exist".to_owned(),
+        PlanNode::Symlink { to } => format!("a symbolic link to `{}`", to.display()),
+        PlanNode::File { .. } => "read, not written; made by offleash".to_owned(),
+        PlanNode::Hidden { .. } => "hidden: neither read nor written nor replaced".to_owned(),
+        PlanNode::Directory if below => "does not exist inside".to_owned(),
+        PlanNode::Directory => "an empty directory".to_owned(),
     };
     PathAnswer {
         access,
@@ -121,7 +127,12 @@ fn answer(entry: &Entry, path: &Path, spec: &SandboxSpec, host: &Host) -> PathAn
     }
 }
 
-fn overlay_answer(entry: &Entry, lower: &Path, path: &Path, (spec, host): (&SandboxSpec, &Host)) -> PathAnswer {
+fn overlay_answer(
+    entry: &PlanEntry,
+    lower: &Path,
+    path: &Path,
+    (spec, host): (&SandboxSpec, &PlanningHost),
+) -> PathAnswer {
     let written_back = spec
         .workspace
         .as_ref()

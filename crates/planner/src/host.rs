@@ -4,16 +4,16 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use offleash_core::plan::{Environment, User};
+use offleash_core::plan::{Environment, SandboxUser};
 use offleash_core::spec::IdChoice;
 
 use super::base_entries::BaseTemplate;
-use super::known::Known;
+use super::known::KnownEtc;
 use super::trust::TrustStores;
 
 /// What planning needs to know of the caller and the machine.
 #[derive(Debug, Clone)]
-pub struct Host {
+pub struct PlanningHost {
     /// Effective user id of the caller.
     pub euid: u32,
     /// Effective group id of the caller.
@@ -33,10 +33,10 @@ pub struct Host {
     /// The certificate authorities of the sandbox where the gateway opens connections.
     pub trust: Option<TrustStores>,
     /// What was read of the machine before.
-    pub known: Option<Arc<Known>>,
+    pub known: Option<Arc<KnownEtc>>,
 }
 
-impl Host {
+impl PlanningHost {
     /// The value of a variable of the caller.
     pub fn variable(&self, name: &str) -> Option<&OsStr> {
         self.env
@@ -61,16 +61,16 @@ pub struct ExecBasis {
     /// Working directory inside.
     pub cwd: PathBuf,
     /// The usual user inside.
-    pub user: User,
+    pub user: SandboxUser,
     /// Every user inside, the usual one first.
-    pub users: Vec<User>,
-    /// Where programs are looked for inside, for the environment of another user ([`User::environment`]).
+    pub users: Vec<SandboxUser>,
+    /// Where programs are looked for inside, for the environment of another user ([`SandboxUser::environment`]).
     pub search_path: Vec<PathBuf>,
 }
 
 impl ExecBasis {
     /// The environment for a command of `user`, who is one of the sandbox's.
-    pub fn environment_of(&self, user: &User) -> Environment {
+    pub fn environment_of(&self, user: &SandboxUser) -> Environment {
         let own = user.environment(&self.search_path);
         let is_usual = *user == self.user;
         let replaced = |name: &OsString| !is_usual && own.iter().any(|(own, _)| own == name);

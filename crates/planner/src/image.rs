@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use offleash_core::plan::{Entry, Node, User};
+use offleash_core::plan::{PlanEntry, PlanNode, SandboxUser};
 use offleash_core::spec::{IdChoice, ImageSpec, RootChoice};
 
 use super::git_system;
@@ -11,11 +11,11 @@ use super::system::{system, user};
 use super::view::PlanView;
 
 /// The users of a sandbox of an image, the usual one first. Where it has one id, all their names mean that.
-pub(super) fn users(image: &ImageSpec, ids: IdChoice) -> Vec<User> {
+pub(super) fn users(image: &ImageSpec, ids: IdChoice) -> Vec<SandboxUser> {
     let one = user().ids();
-    let with_ids = |user: &User| match ids {
+    let with_ids = |user: &SandboxUser| match ids {
         IdChoice::Range => user.clone(),
-        IdChoice::Single => User {
+        IdChoice::Single => SandboxUser {
             uid: one.uid,
             gid: one.gid,
             ..user.clone()
@@ -25,11 +25,11 @@ pub(super) fn users(image: &ImageSpec, ids: IdChoice) -> Vec<User> {
 }
 
 /// Files that the image has and that are others in the sandbox, or that it lacks.
-pub(super) fn own_entries(image: &ImageSpec, ids: IdChoice, view: PlanView<'_>) -> Vec<Entry> {
+pub(super) fn own_entries(image: &ImageSpec, ids: IdChoice, view: PlanView<'_>) -> Vec<PlanEntry> {
     let mut entries = Vec::new();
     let file = |path: &str, text: String| {
         let contents = text.into_bytes();
-        system(path, Node::File { contents })
+        system(path, PlanNode::File { contents })
     };
     if ids == IdChoice::Single
         && let Some(usual) = users(image, ids).first()
@@ -44,14 +44,14 @@ pub(super) fn own_entries(image: &ImageSpec, ids: IdChoice, view: PlanView<'_>) 
     if let Some(directory) = &image.working_directory
         && view.resolve(directory).is_none()
     {
-        entries.push(system(directory, Node::Directory));
+        entries.push(system(directory, PlanNode::Directory));
     }
     entries
 }
 
 /// The image's list with the one user in front, whom all its files belong to.
-fn passwd(usual: &User, others: &str) -> String {
-    let User { uid, gid, name, .. } = usual;
+fn passwd(usual: &SandboxUser, others: &str) -> String {
+    let SandboxUser { uid, gid, name, .. } = usual;
     let (home, shell) = (usual.home.display(), usual.shell.display());
     let mut text = String::new();
     let _always = writeln!(text, "{name}:x:{uid}:{gid}:{name}:{home}:{shell}");
@@ -59,8 +59,8 @@ fn passwd(usual: &User, others: &str) -> String {
     text
 }
 
-fn group(usual: &User, others: &str) -> String {
-    let User { gid, name, .. } = usual;
+fn group(usual: &SandboxUser, others: &str) -> String {
+    let SandboxUser { gid, name, .. } = usual;
     let mut text = format!("{name}:x:{gid}:\n");
     without(&mut text, name, others);
     text
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     fn image() -> ImageSpec {
-        let user = |uid, name: &str, home: &str| User {
+        let user = |uid, name: &str, home: &str| SandboxUser {
             uid,
             gid: uid,
             name: name.to_owned(),

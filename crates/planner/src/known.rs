@@ -16,12 +16,12 @@ const ETC: &str = "/etc";
 
 /// Parts of `/etc` as they were when they were read.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct KnownEtc {
     versioned: Option<(FileStamp, Vec<String>)>,
     files: Vec<(PathBuf, FileStamp, Vec<u8>)>,
 }
 
-impl Known {
+impl KnownEtc {
     /// Reads what a plan is made of.
     pub fn read() -> Self {
         let now = SystemTime::now();
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn what_is_read_of_the_host_is_what_a_plan_would_read() {
-        let known = Known::read();
+        let known = KnownEtc::read();
         let names: Vec<String> = etc::versioned_names().collect();
         assert!(known.versioned().is_none_or(|known| known == names));
         for (source, _, contents) in &known.files {
@@ -124,7 +124,7 @@ mod tests {
         let read = || fs::read(&file).ok();
         assert_eq!(settled(&file, SystemTime::now(), read), None);
         let (stamp, contents) = settled(&file, later(), read).unwrap();
-        let known = Known {
+        let known = KnownEtc {
             versioned: None,
             files: vec![(file.clone(), stamp, contents)],
         };

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use offleash_core::limits::Limits;
-use offleash_core::plan::{Entry, Node};
-use offleash_core::spec::{Access, MountSpec, TmpfsSpec};
+use offleash_core::plan::{PlanEntry, PlanNode};
+use offleash_core::spec::{MountAccess, MountSpec, TmpfsSpec};
 
 use super::error::PlanError;
-use super::host::Host;
+use super::host::PlanningHost;
 use super::reach;
 use super::system::inodes_in_memory;
 use super::tree::EntryTree;
@@ -15,7 +15,7 @@ use super::tree::EntryTree;
 /// Adds the mounts, those above first, whatever the order in which they were written.
 pub(super) fn add(
     mounts: &[MountSpec],
-    host: &Host,
+    host: &PlanningHost,
     workspace: Option<&Path>,
     tree: &mut EntryTree,
 ) -> Result<(), PlanError> {
@@ -30,21 +30,21 @@ pub(super) fn add(
     Ok(())
 }
 
-fn entry(mount: &MountSpec, host: &Host, workspace: Option<&Path>) -> Result<(Entry, bool), PlanError> {
+fn entry(mount: &MountSpec, host: &PlanningHost, workspace: Option<&Path>) -> Result<(PlanEntry, bool), PlanError> {
     const ROLE: &str = "mount source";
     let target = reach::check_target("mount target", &mount.target)?;
     let (source, metadata) = reach::resolve(ROLE, &mount.source, host)?;
     reach::check_kind(ROLE, &source, &metadata)?;
     reach::check_stays(ROLE, &mount.source, &source, host, workspace)?;
     match mount.access {
-        Access::Ro => reach::check_source(ROLE, &source, host)?,
-        Access::Rw => reach::check_writable_source(ROLE, &source, host)?,
+        MountAccess::Ro => reach::check_source(ROLE, &source, host)?,
+        MountAccess::Rw => reach::check_writable_source(ROLE, &source, host)?,
     }
     let rule = format!("mount: {}", target.display());
     Ok((
-        Entry {
+        PlanEntry {
             target,
-            node: Node::Bind {
+            node: PlanNode::Bind {
                 source,
                 access: mount.access,
             },
@@ -61,12 +61,12 @@ pub(super) fn add_tmpfs(list: &[TmpfsSpec], limits: &Limits, tree: &mut EntryTre
     for tmpfs in list {
         let target = reach::check_target("tmpfs target", &tmpfs.target)?;
         let rule = format!("tmpfs: {}", target.display());
-        let node = Node::Tmpfs {
+        let node = PlanNode::Tmpfs {
             size: tmpfs.size.or(limits.tmp),
             inodes: inodes_in_memory(limits),
             mode: 0o1777,
         };
-        tree.add("tmpfs target", Entry { target, node, rule }, true)?;
+        tree.add("tmpfs target", PlanEntry { target, node, rule }, true)?;
     }
     Ok(())
 }

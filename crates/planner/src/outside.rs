@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use offleash_core::text::Text;
 
-use super::host::Host;
+use super::host::PlanningHost;
 use super::toolchain;
 
 /// What to add so that `command`, which is not found inside, would be; `None` when the host does not have it either.
-pub fn find_outside(command: &OsStr, host: &Host) -> Option<String> {
+pub fn find_outside(command: &OsStr, host: &PlanningHost) -> Option<String> {
     let path = on_host(command, host)?;
     let shown = Text::from(&path);
     let name = Text::from(command);
@@ -55,7 +55,7 @@ fn is_inside(path: &Path) -> bool {
         })
 }
 
-fn on_host(command: &OsStr, host: &Host) -> Option<PathBuf> {
+fn on_host(command: &OsStr, host: &PlanningHost) -> Option<PathBuf> {
     if command.as_bytes().contains(&b'/') {
         return Some(host.cwd.join(command)).filter(|path| is_executable(path));
     }

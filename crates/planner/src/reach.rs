@@ -6,11 +6,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Component, Path, PathBuf};
 
-use offleash_core::plan::{Entry, Node};
+use offleash_core::plan::{PlanEntry, PlanNode};
 use offleash_core::text::Text;
 
 use super::error::PlanError;
-use super::host::Host;
+use super::host::PlanningHost;
 use super::view::{PlanView, source_of};
 
 /// Kernel interfaces and devices: nothing of them is ever taken from the host.
@@ -31,7 +31,7 @@ const SYSTEM: [&str; 10] = [
 ];
 
 /// Resolves a host path as given: `~/` is the home directory, relative paths begin at the current directory.
-pub(super) fn resolve(role: &'static str, given: &Path, host: &Host) -> Result<(PathBuf, Metadata), PlanError> {
+pub(super) fn resolve(role: &'static str, given: &Path, host: &PlanningHost) -> Result<(PathBuf, Metadata), PlanError> {
     let unreachable = |source| PlanError::Unreachable {
         role,
         path: Text::from(given),
@@ -50,7 +50,7 @@ pub(super) fn resolve(role: &'static str, given: &Path, host: &Host) -> Result<(
 
 /// A path of the host as its owner wrote it: `~` is the owner's home directory, which no shell has put there behind an
 /// equals sign or in a policy; what is relative is below the current directory.
-pub fn absolute(given: &Path, host: &Host) -> PathBuf {
+pub fn absolute(given: &Path, host: &PlanningHost) -> PathBuf {
     host.cwd.join(from_home(given, host.home.as_deref()))
 }
 
@@ -67,7 +67,7 @@ pub(super) fn check_stays(
     role: &'static str,
     given: &Path,
     resolved: &Path,
-    host: &Host,
+    host: &PlanningHost,
     workspace: Option<&Path>,
 ) -> Result<(), PlanError> {
     let Some(workspace) = workspace else { return Ok(()) };
@@ -110,7 +110,7 @@ pub(super) fn check_kind(role: &'static str, path: &Path, metadata: &Metadata) -
 }
 
 /// Refuses host paths that no sandbox may have, read-only or not: the whole root, kernel interfaces, our own state.
-pub(super) fn check_source(role: &'static str, path: &Path, host: &Host) -> Result<(), PlanError> {
+pub(super) fn check_source(role: &'static str, path: &Path, host: &PlanningHost) -> Result<(), PlanError> {
     let reserved = |reason, hint| PlanError::Reserved {
         role,
         path: Text::from(path),
@@ -139,7 +139,7 @@ pub(super) fn check_source(role: &'static str, path: &Path, host: &Host) -> Resu
 }
 
 /// Refuses host paths that must not be written from a sandbox as a whole.
-pub(super) fn check_writable_source(role: &'static str, path: &Path, host: &Host) -> Result<(), PlanError> {
+pub(super) fn check_writable_source(role: &'static str, path: &Path, host: &PlanningHost) -> Result<(), PlanError> {
     check_source(role, path, host)?;
     let reserved = |reason, hint| PlanError::Reserved {
         role,
@@ -235,7 +235,7 @@ pub(super) fn check_place(
     role: &'static str,
     target: &Path,
     directory: bool,
-    entries: &[Entry],
+    entries: &[PlanEntry],
 ) -> Result<(), PlanError> {
     let refuse = |reason: String, hint| PlanError::Target {
         role,
@@ -258,9 +258,9 @@ pub(super) fn check_place(
     };
     let rest = target.strip_prefix(&above.target).unwrap_or(Path::new(""));
     match &above.node {
-        Node::Tmpfs { .. } | Node::Directory | Node::Home { .. } => Ok(()),
+        PlanNode::Tmpfs { .. } | PlanNode::Directory | PlanNode::Home { .. } => Ok(()),
         // What is not there is made, in its layer.
-        Node::Base { lower, .. } => match check_mount_point(lower, rest, directory) {
+        PlanNode::Base { lower, .. } => match check_mount_point(lower, rest, directory) {
             Err(OTHER_KIND) => Err(refuse(
                 format!(
                     "{OTHER_KIND} in the sandbox: a file takes the place of a file, and a directory that of a directory"

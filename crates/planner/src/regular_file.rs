@@ -1,7 +1,7 @@
 //! Reads files that came with a workspace: whoever wrote them may want the reader to wait, to swell, or to look elsewhere.
 //!
 //! No link is followed in the last component, nothing but a regular file is read, nothing is waited for, and no more
-//! than [`MOST_BYTES`] are taken. Not here: files that the user names, which may be pipes and links.
+//! than [`MAX_BYTES`] are taken. Not here: files that the user names, which may be pipes and links.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 /// More than any configuration is long; in bytes.
-pub(super) const MOST_BYTES: u64 = 1 << 20;
+pub(super) const MAX_BYTES: u64 = 1 << 20;
 
 /// A file that is not read.
 #[derive(Debug, thiserror::Error)]
@@ -85,13 +85,13 @@ pub fn read_regular_file(path: &Path) -> Result<Vec<u8>, RegularFileError> {
     let mut contents = Vec::new();
     // One byte more than allowed tells a file that is too large, also when it grows meanwhile or says it has no length.
     open_regular_file(path)?
-        .take(MOST_BYTES + 1)
+        .take(MAX_BYTES + 1)
         .read_to_end(&mut contents)
         .map_err(|source| unreadable(path, source))?;
-    if contents.len() as u64 > MOST_BYTES {
+    if contents.len() as u64 > MAX_BYTES {
         return Err(RegularFileError::TooLarge {
             path: Text::from(path),
-            most: MOST_BYTES,
+            most: MAX_BYTES,
         });
     }
     Ok(contents)
@@ -141,7 +141,7 @@ mod tests {
     fn a_regular_file_is_read_up_to_the_most() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("file");
-        let most = usize::try_from(MOST_BYTES).unwrap();
+        let most = usize::try_from(MAX_BYTES).unwrap();
         for length in [0, 1, most] {
             fs::write(&file, vec![b'x'; length]).unwrap();
             assert_eq!(read_regular_file(&file).unwrap().len(), length);

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use offleash_core::id::RunId;
 use offleash_core::level::{Level, LevelChoice};
 use offleash_core::network::port_given;
-use offleash_core::path_rules::Anchors;
+use offleash_core::path_rules::PatternAnchors;
 use offleash_core::plan::{NetworkDoors, Plan};
 use offleash_core::spec::{RootChoice, SandboxSpec};
 
 use super::error::PlanError;
-use super::host::{ExecBasis, Host};
+use super::host::{ExecBasis, PlanningHost};
 use super::{
     base_entries, commands, environment, etc, git_system, image, mounts, reach, rules, system, toolchain, tree, trust,
     workspace,
@@ -30,7 +30,7 @@ const HOSTNAME: &str = "sandbox";
 /// When something asked for does not exist, must not be given, or contradicts itself; nothing has been changed then.
 pub fn resolve(
     spec: &SandboxSpec,
-    host: &Host,
+    host: &PlanningHost,
     command: &[OsString],
     id: RunId,
     run_directory: &Path,
@@ -44,7 +44,7 @@ pub fn resolve(
 /// As [`resolve`], but for what concerns the command.
 pub fn resolve_without_command(
     spec: &SandboxSpec,
-    host: &Host,
+    host: &PlanningHost,
     id: RunId,
     run_directory: &Path,
 ) -> Result<(Plan, ExecBasis), PlanError> {
@@ -53,7 +53,7 @@ pub fn resolve_without_command(
 
 fn resolve_for(
     spec: &SandboxSpec,
-    host: &Host,
+    host: &PlanningHost,
     program: Option<&OsStr>,
     id: RunId,
     run_directory: &Path,
@@ -101,7 +101,7 @@ fn resolve_for(
     let added = toolchain::add(&spec.toolchains, host, workspace.as_deref(), &mut tree)?;
 
     let home = host.home.as_deref().map(reach::existing);
-    let anchors = Anchors {
+    let anchors = PatternAnchors {
         workspace: workspace.as_deref(),
         home: home.as_deref(),
     };
@@ -147,7 +147,7 @@ fn resolve_for(
         network_ports: spec
             .network
             .policy
-            .reachable_ports(offleash_core::plan::MOST_LISTENERS)
+            .reachable_ports(offleash_core::plan::MAX_LISTENERS)
             .unwrap_or_default(),
         network_doors: NetworkDoors {
             services: spec.network.host_ports.iter().map(|given| given.inside).collect(),
@@ -194,7 +194,7 @@ fn check_level(spec: &SandboxSpec) -> Result<Level, PlanError> {
 
 fn add_workspace(
     spec: &offleash_core::spec::WorkspaceSpec,
-    host: &Host,
+    host: &PlanningHost,
     run_directory: &Path,
     tree: &mut tree::EntryTree,
 ) -> Result<PathBuf, PlanError> {
@@ -206,7 +206,7 @@ fn add_workspace(
 }
 
 /// What a mount shows of our own state is hidden: audit log, layers of other runs.
-fn hide_state(host: &Host, tree: &mut tree::EntryTree) {
+fn hide_state(host: &PlanningHost, tree: &mut tree::EntryTree) {
     let state = reach::existing(&host.state_directory);
     let shown: Vec<PathBuf> = tree
         .view()

@@ -10,20 +10,20 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use offleash_core::path_rules::{Anchors, PathAccess, PathPattern, PathRules, rule_text};
-use offleash_core::plan::{Entry, Node};
+use offleash_core::path_rules::{PathAccess, PathPattern, PathRules, PatternAnchors, rule_text};
+use offleash_core::plan::{PlanEntry, PlanNode};
 use offleash_core::protected::PROTECTED_NAMES;
-use offleash_core::spec::{Access, SandboxSpec};
+use offleash_core::spec::{MountAccess, SandboxSpec};
 use offleash_core::text::Text;
 
 use super::error::PlanError;
-use super::host::Host;
+use super::host::PlanningHost;
 use super::reach;
 use super::tree::EntryTree;
 use super::view::{PlanView, source_of};
 
 /// How many paths the patterns of one rule are compared with.
-pub(super) const MOST_PATHS: usize = 200_000;
+pub(super) const MAX_PATHS: usize = 200_000;
 
 /// A path that a pattern names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,8 +39,8 @@ pub(super) struct PatternMatch {
 /// Adds what `read` and `write` grant, and keeps read-only what is protected in what may be written on the host.
 pub(super) fn grant(
     rules: &PathRules,
-    anchors: Anchors<'_>,
-    host: &Host,
+    anchors: PatternAnchors<'_>,
+    host: &PlanningHost,
     tree: &mut EntryTree,
 ) -> Result<(), PlanError> {
     // With a deny, what is shown by a tree above may be hidden with it, and so needs a mount of its own.
@@ -71,7 +71,7 @@ fn add_grant(
     path: &Path,
     access: PathAccess,
     rule: String,
-    host: &Host,
+    host: &PlanningHost,
     workspace: Option<&Path>,
     tree: &mut EntryTree,
 ) -> Result<(), PlanError> {
@@ -80,17 +80,17 @@ fn add_grant(
     reach::check_kind(ROLE, &resolved, &metadata)?;
     reach::check_stays(ROLE, path, &resolved, host, workspace)?;
     let access = if access == PathAccess::Write {
-        Access::Rw
+        MountAccess::Rw
     } else {
-        Access::Ro
+        MountAccess::Ro
     };
     match access {
-        Access::Ro => reach::check_source(ROLE, &resolved, host)?,
-        Access::Rw => reach::check_writable_source(ROLE, &resolved, host)?,
+        MountAccess::Ro => reach::check_source(ROLE, &resolved, host)?,
+        MountAccess::Rw => reach::check_writable_source(ROLE, &resolved, host)?,
     }
-    let entry = Entry {
+    let entry = PlanEntry {
         target: resolved.clone(),
-        node: Node::Bind {
+        node: PlanNode::Bind {
             source: resolved.clone(),
             access,
         },
@@ -108,13 +108,21 @@ fn add_grant(
 }
 
 /// Whether a wildcard met a link to something that the pattern does not speak of; nobody wrote that path.
-fn leads_away(path: &Path, pattern: &PathPattern, anchors: Anchors<'_>) -> bool {
+fn leads_away(path: &Path, pattern: &PathPattern, anchors: PatternAnchors<'_>) -> bool {
     pattern.is_glob() && !pattern.covers(&reach::existing(path), anchors)
 }
 
 /// Whether a read grant changes nothing, because a read-only tree shows the path already.
 fn already_readable(view: PlanView<'_>, path: &Path, access: PathAccess) -> bool {
-    let shows = |entry: &Entry| matches!(&entry.node, Node::Bind { access: Access::Ro, .. });
+    let shows = |entry: &PlanEntry| {
+        matches!(
+            &entry.node,
+            PlanNode::Bind {
+                access: MountAccess::Ro,
+                ..
+            }
+        )
+    };
     access == PathAccess::Read
         && view.entry_above(path).is_some_and(shows)
         && view.host_path(path).as_deref() == Some(path)
@@ -125,16 +133,21 @@ pub(super) fn link(path: &Path, resolved: &Path, rule: String, tree: &mut EntryT
     if path == resolved || tree.view().resolve(path).is_some() {
         return;
     }
-    let holds = |entry: &Entry| matches!(entry.node, Node::Tmpfs { .. } | Node::Directory | Node::Base { .. });
+    let holds = |entry: &PlanEntry| {
+        matches!(
+            entry.node,
+            PlanNode::Tmpfs { .. } | PlanNode::Directory | PlanNode::Base { .. }
+        )
+    };
     let is_free = tree
         .view()
         .entry_above(path)
         .is_none_or(|above| above.target != path && holds(above));
     let covers = tree.entries().iter().any(|entry| entry.target.starts_with(path));
     if is_free && !covers {
-        tree.put(Entry {
+        tree.put(PlanEntry {
             target: path.to_path_buf(),
-            node: Node::Symlink {
+            node: PlanNode::Symlink {
                 to: resolved.to_path_buf(),
             },
             rule,
@@ -144,7 +157,7 @@ pub(super) fn link(path: &Path, resolved: &Path, rule: String, tree: &mut EntryT
 
 /// In overlays protected names are held back when changes are applied; what is written to the host directly is kept
 /// from changing by a read-only mount.
-fn protect(rules: &PathRules, anchors: Anchors<'_>, tree: &mut EntryTree) -> Result<(), PlanError> {
+fn protect(rules: &PathRules, anchors: PatternAnchors<'_>, tree: &mut EntryTree) -> Result<(), PlanError> {
     protect_by_name(rules, anchors, tree);
     for pattern in &rules.protect {
         let rule = rule_text(PathAccess::Protected, pattern);
@@ -161,10 +174,10 @@ fn protect(rules: &PathRules, anchors: Anchors<'_>, tree: &mut EntryTree) -> Res
 
 /// Keeps names that run code later from changing where a writable directory has them at its top. What is not there
 /// cannot be mounted upon, and may be made: only overlays hold that back.
-fn protect_by_name(rules: &PathRules, anchors: Anchors<'_>, tree: &mut EntryTree) {
+fn protect_by_name(rules: &PathRules, anchors: PatternAnchors<'_>, tree: &mut EntryTree) {
     let is_writable_directory =
-        |entry: &&Entry| is_writable_bind(entry) && source_of(&entry.node).is_some_and(Path::is_dir);
-    let trees: Vec<Entry> = tree.entries().iter().filter(is_writable_directory).cloned().collect();
+        |entry: &&PlanEntry| is_writable_bind(entry) && source_of(&entry.node).is_some_and(Path::is_dir);
+    let trees: Vec<PlanEntry> = tree.entries().iter().filter(is_writable_directory).cloned().collect();
     for entry in &trees {
         for protected in PROTECTED_NAMES
             .iter()
@@ -184,16 +197,22 @@ fn protect_by_name(rules: &PathRules, anchors: Anchors<'_>, tree: &mut EntryTree
     }
 }
 
-fn is_writable_bind(entry: &Entry) -> bool {
-    matches!(entry.node, Node::Bind { access: Access::Rw, .. })
+fn is_writable_bind(entry: &PlanEntry) -> bool {
+    matches!(
+        entry.node,
+        PlanNode::Bind {
+            access: MountAccess::Rw,
+            ..
+        }
+    )
 }
 
-fn read_only(target: PathBuf, source: PathBuf, rule: String) -> Entry {
-    Entry {
+fn read_only(target: PathBuf, source: PathBuf, rule: String) -> PlanEntry {
+    PlanEntry {
         target,
-        node: Node::Bind {
+        node: PlanNode::Bind {
             source,
-            access: Access::Ro,
+            access: MountAccess::Ro,
         },
         rule,
     }
@@ -202,7 +221,7 @@ fn read_only(target: PathBuf, source: PathBuf, rule: String) -> Entry {
 /// Hides what `deny` names.
 pub(super) fn deny(
     rules: &PathRules,
-    anchors: Anchors<'_>,
+    anchors: PatternAnchors<'_>,
     workspace: Option<&Path>,
     tree: &mut EntryTree,
 ) -> Result<(), PlanError> {
@@ -234,7 +253,7 @@ pub(super) fn deny(
 }
 
 /// The one path that a pattern names, if it has no wildcard but that of everything beneath.
-fn only_path(pattern: &PathPattern, anchors: Anchors<'_>) -> Option<PathBuf> {
+fn only_path(pattern: &PathPattern, anchors: PatternAnchors<'_>) -> Option<PathBuf> {
     let base = pattern.base(anchors)?;
     (!pattern.is_glob() || pattern.is_beneath() && pattern.names(&base, anchors)).then_some(base)
 }
@@ -248,7 +267,7 @@ pub fn check_exists(
     role: &'static str,
     given: &OsStr,
     pattern: &PathPattern,
-    anchors: Anchors<'_>,
+    anchors: PatternAnchors<'_>,
 ) -> Result<(), PlanError> {
     let missing = only_path(pattern, anchors).and_then(|path| fs::symlink_metadata(path).err());
     match missing {
@@ -263,13 +282,13 @@ pub fn check_exists(
 
 /// What is to be said of `read` and `write` rules whose path does not exist, a line each. Names of the workspace are
 /// visible anyway, and a run may make them.
-pub fn grants_of_nothing(spec: &SandboxSpec, host: &Host) -> Vec<String> {
+pub fn grants_of_nothing(spec: &SandboxSpec, host: &PlanningHost) -> Vec<String> {
     let workspace = spec
         .workspace
         .as_ref()
         .map(|workspace| reach::existing(&reach::absolute(&workspace.path, host)));
     let home = host.home.as_deref().map(reach::existing);
-    let anchors = Anchors {
+    let anchors = PatternAnchors {
         workspace: workspace.as_deref(),
         home: home.as_deref(),
     };
@@ -293,7 +312,7 @@ pub fn grants_of_nothing(spec: &SandboxSpec, host: &Host) -> Vec<String> {
 }
 
 /// The host's paths that a pattern names; what does not exist grants nothing.
-fn on_host(pattern: &PathPattern, anchors: Anchors<'_>, rule: &str) -> Result<Vec<PathBuf>, PlanError> {
+fn on_host(pattern: &PathPattern, anchors: PatternAnchors<'_>, rule: &str) -> Result<Vec<PathBuf>, PlanError> {
     let Some(base) = pattern.base(anchors) else {
         return Ok(Vec::new());
     };
@@ -316,7 +335,7 @@ fn on_host(pattern: &PathPattern, anchors: Anchors<'_>, rule: &str) -> Result<Ve
 /// What a pattern names in the sandbox's trees of the host, links followed.
 pub(super) fn inside(
     pattern: &PathPattern,
-    anchors: Anchors<'_>,
+    anchors: PatternAnchors<'_>,
     view: PlanView<'_>,
     rule: &str,
 ) -> Result<Vec<PatternMatch>, PlanError> {
@@ -354,7 +373,7 @@ pub(super) fn inside(
 /// A walk over directories that compares every path with a pattern and follows no link.
 struct PatternWalk<'a> {
     pattern: &'a PathPattern,
-    anchors: Anchors<'a>,
+    anchors: PatternAnchors<'a>,
     rule: &'a str,
     deepest: Option<usize>,
     looked_at: usize,
@@ -362,7 +381,7 @@ struct PatternWalk<'a> {
 }
 
 impl<'a> PatternWalk<'a> {
-    fn new(pattern: &'a PathPattern, anchors: Anchors<'a>, rule: &'a str) -> Self {
+    fn new(pattern: &'a PathPattern, anchors: PatternAnchors<'a>, rule: &'a str) -> Self {
         // `components` counts the root as one.
         let deepest = pattern.deepest(anchors).map(|names| names + 1);
         Self {
@@ -380,10 +399,10 @@ impl<'a> PatternWalk<'a> {
         let mut todo = vec![(inside.to_path_buf(), host.to_path_buf())];
         while let Some((inside, host)) = todo.pop() {
             self.looked_at += 1;
-            if self.looked_at > MOST_PATHS {
+            if self.looked_at > MAX_PATHS {
                 return Err(PlanError::TooManyPaths {
                     rule: self.rule.to_owned(),
-                    most: MOST_PATHS,
+                    most: MAX_PATHS,
                 });
             }
             if is_other(&inside) {

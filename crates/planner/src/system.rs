@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use offleash_core::limits::Limits;
-use offleash_core::plan::{Entry, Node, User};
-use offleash_core::spec::Access;
+use offleash_core::plan::{PlanEntry, PlanNode, SandboxUser};
+use offleash_core::spec::MountAccess;
 
 use super::etc;
 
@@ -16,8 +16,8 @@ pub const ROOT_NAMES: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx
 const PROGRAMS: [&str; 2] = ["/usr", "/nix/store"];
 
 /// The user inside, whoever the caller is.
-pub fn user() -> User {
-    User {
+pub fn user() -> SandboxUser {
+    SandboxUser {
         uid: 1000,
         gid: 1000,
         name: "user".to_owned(),
@@ -30,8 +30,8 @@ pub fn user() -> User {
 pub const SUPERUSER: &str = "root";
 
 /// The superuser of a sandbox with a range of ids.
-pub fn superuser() -> User {
-    User {
+pub fn superuser() -> SandboxUser {
+    SandboxUser {
         uid: 0,
         gid: 0,
         name: SUPERUSER.to_owned(),
@@ -52,7 +52,7 @@ pub(super) fn inodes_in_memory(limits: &Limits) -> Option<u64> {
 }
 
 /// The entries of the system, `/etc` excepted.
-pub(super) fn entries(limits: &Limits, user: &User) -> Vec<Entry> {
+pub(super) fn entries(limits: &Limits, user: &SandboxUser) -> Vec<PlanEntry> {
     let mut entries = Vec::new();
     entries.extend(
         PROGRAMS
@@ -65,47 +65,47 @@ pub(super) fn entries(limits: &Limits, user: &User) -> Vec<Entry> {
             .iter()
             .filter_map(|name| root_name(&Path::new("/").join(name))),
     );
-    let memory = |mode| Node::Tmpfs {
+    let memory = |mode| PlanNode::Tmpfs {
         size: limits.tmp,
         inodes: inodes_in_memory(limits),
         mode,
     };
     entries.extend([
-        system("/proc", Node::Proc),
-        system("/dev", Node::Dev),
+        system("/proc", PlanNode::Proc),
+        system("/dev", PlanNode::Dev),
         system("/dev/shm", memory(0o1777)),
         system("/tmp", memory(0o1777)),
-        system("/run", Node::Directory),
-        system("/var", Node::Directory),
+        system("/run", PlanNode::Directory),
+        system("/var", PlanNode::Directory),
         system("/var/tmp", memory(0o1777)),
-        system("/var/run", Node::Symlink { to: "/run".into() }),
+        system("/var/run", PlanNode::Symlink { to: "/run".into() }),
         system(&user.home, memory(0o700)),
     ]);
     entries
 }
 
-fn root_name(path: &Path) -> Option<Entry> {
+fn root_name(path: &Path) -> Option<PlanEntry> {
     match fs::read_link(path) {
-        Ok(to) => Some(system(path, Node::Symlink { to })),
+        Ok(to) => Some(system(path, PlanNode::Symlink { to })),
         Err(_) if path.is_dir() => Some(bind(path)),
         Err(_) => None,
     }
 }
 
-pub(super) fn bind(path: &Path) -> Entry {
+pub(super) fn bind(path: &Path) -> PlanEntry {
     system(
         path,
-        Node::Bind {
+        PlanNode::Bind {
             source: path.to_path_buf(),
-            access: Access::Ro,
+            access: MountAccess::Ro,
         },
     )
 }
 
-pub(super) fn system(target: impl AsRef<Path>, node: Node) -> Entry {
+pub(super) fn system(target: impl AsRef<Path>, node: PlanNode) -> PlanEntry {
     let target = target.as_ref().to_path_buf();
     let rule = format!("system: {}", target.display());
-    Entry { target, node, rule }
+    PlanEntry { target, node, rule }
 }
 
 #[cfg(test)]

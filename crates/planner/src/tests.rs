@@ -6,8 +6,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use offleash_core::error::Explained;
-use offleash_core::plan::{Entry, Node, Plan};
-use offleash_core::spec::{Access, IdChoice, MountSpec, SandboxSpec, TmpfsSpec, WorkspaceMode, WorkspaceSpec};
+use offleash_core::plan::{Plan, PlanEntry, PlanNode};
+use offleash_core::spec::{IdChoice, MountAccess, MountSpec, SandboxSpec, TmpfsSpec, WorkspaceMode, WorkspaceSpec};
 use offleash_core::units::Bytes;
 
 use super::*;
@@ -17,11 +17,11 @@ mod mounts;
 mod rules;
 
 /// A host with a fresh home directory, `home`, beside which tests may put more; `state` does not exist.
-pub(super) fn host_with_home() -> (tempfile::TempDir, Host) {
+pub(super) fn host_with_home() -> (tempfile::TempDir, PlanningHost) {
     let directory = tempfile::tempdir().unwrap();
     let root = fs::canonicalize(directory.path()).unwrap();
     fs::create_dir(root.join("home")).unwrap();
-    let host = Host {
+    let host = PlanningHost {
         euid: 0,
         egid: 0,
         home: Some(root.join("home")),
@@ -47,13 +47,13 @@ fn executable(path: &Path, contents: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-fn plan_of(spec: &SandboxSpec, host: &Host, command: &str) -> Result<(Plan, ExecBasis), PlanError> {
+fn plan_of(spec: &SandboxSpec, host: &PlanningHost, command: &str) -> Result<(Plan, ExecBasis), PlanError> {
     let id = "r1".parse().unwrap();
     resolve(spec, host, &[command.into()], id, &host.cwd.join("run"))
 }
 
 /// A spec whose workspace is `work` of the host's directory, with what the policy text says.
-fn spec(host: &Host, policy: &str) -> SandboxSpec {
+fn spec(host: &PlanningHost, policy: &str) -> SandboxSpec {
     let path = host.cwd.join("work");
     fs::create_dir_all(&path).unwrap();
     let mut spec = SandboxSpec {
@@ -69,12 +69,12 @@ fn spec(host: &Host, policy: &str) -> SandboxSpec {
     spec
 }
 
-fn at<'a>(plan: &'a Plan, target: &Path) -> Option<&'a Entry> {
+fn at<'a>(plan: &'a Plan, target: &Path) -> Option<&'a PlanEntry> {
     plan.entries.iter().find(|entry| entry.target == target)
 }
 
 fn is_hidden(plan: &Plan, target: &Path) -> bool {
-    at(plan, target).is_some_and(|entry| matches!(entry.node, Node::Hidden { .. }))
+    at(plan, target).is_some_and(|entry| matches!(entry.node, PlanNode::Hidden { .. }))
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn a_plain_run_has_the_system_and_the_workspace_and_nothing_else_of_the_host() {
     assert_eq!(basis.cwd, work, "the caller stands outside the workspace");
     assert_eq!(
         at(&plan, &work).unwrap().node,
-        Node::Overlay {
+        PlanNode::Overlay {
             lower: work.clone(),
             layer: host.cwd.join("run/layers/0")
         }

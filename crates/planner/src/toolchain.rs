@@ -8,12 +8,12 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use offleash_core::plan::{Entry, Environment, Node};
-use offleash_core::spec::Access;
+use offleash_core::plan::{Environment, PlanEntry, PlanNode};
+use offleash_core::spec::MountAccess;
 use offleash_core::text::Text;
 
 use super::error::PlanError;
-use super::host::Host;
+use super::host::PlanningHost;
 use super::toolchain_names::TOOLCHAIN_NAMES;
 use super::tree::EntryTree;
 use super::{reach, rules};
@@ -48,7 +48,7 @@ struct ToolchainParts {
 /// Adds the toolchains with these names or paths.
 pub(super) fn add(
     names: &[OsString],
-    host: &Host,
+    host: &PlanningHost,
     workspace: Option<&Path>,
     tree: &mut EntryTree,
 ) -> Result<ToolchainAdditions, PlanError> {
@@ -78,7 +78,7 @@ pub(super) fn add(
     Ok(added)
 }
 
-fn find(name: &OsStr, host: &Host, workspace: Option<&Path>) -> Result<ToolchainParts, PlanError> {
+fn find(name: &OsStr, host: &PlanningHost, workspace: Option<&Path>) -> Result<ToolchainParts, PlanError> {
     let is_path = name.as_bytes().contains(&b'/') || name.as_bytes().starts_with(b"~");
     if is_path {
         return at_path(Path::new(name), host, workspace);
@@ -90,7 +90,7 @@ fn find(name: &OsStr, host: &Host, workspace: Option<&Path>) -> Result<Toolchain
     }
 }
 
-fn at_path(given: &Path, host: &Host, workspace: Option<&Path>) -> Result<ToolchainParts, PlanError> {
+fn at_path(given: &Path, host: &PlanningHost, workspace: Option<&Path>) -> Result<ToolchainParts, PlanError> {
     let (path, metadata) = reach::resolve(ROLE, given, host)?;
     reach::check_kind(ROLE, &path, &metadata)?;
     reach::check_stays(ROLE, given, &path, host, workspace)?;
@@ -110,21 +110,21 @@ fn at_path(given: &Path, host: &Host, workspace: Option<&Path>) -> Result<Toolch
 }
 
 /// Shows `path` inside, where the host has it; what does not exist, or is shown already, needs nothing.
-fn grant(path: &Path, rule: &str, host: &Host, tree: &mut EntryTree) -> Result<(), PlanError> {
+fn grant(path: &Path, rule: &str, host: &PlanningHost, tree: &mut EntryTree) -> Result<(), PlanError> {
     let Ok(resolved) = fs::canonicalize(path) else {
         return Ok(());
     };
     reach::check_writable_source(ROLE, &resolved, host)?;
     let shown = tree.view().host_path(&resolved).is_some_and(|shown| shown == resolved);
     if !shown {
-        let node = Node::Bind {
+        let node = PlanNode::Bind {
             source: resolved.clone(),
-            access: Access::Ro,
+            access: MountAccess::Ro,
         };
         let directory = resolved.is_dir();
         tree.add(
             ROLE,
-            Entry {
+            PlanEntry {
                 target: resolved.clone(),
                 node,
                 rule: rule.to_owned(),
@@ -137,7 +137,7 @@ fn grant(path: &Path, rule: &str, host: &Host, tree: &mut EntryTree) -> Result<(
 }
 
 /// The name of the toolchain that `path`, or what it leads to, is part of.
-pub(super) fn owner_of(path: &Path, host: &Host) -> Option<&'static str> {
+pub(super) fn owner_of(path: &Path, host: &PlanningHost) -> Option<&'static str> {
     let resolved = reach::existing(path);
     TOOLCHAIN_NAMES
         .into_iter()

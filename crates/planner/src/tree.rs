@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use offleash_core::plan::{Entry, Node};
+use offleash_core::plan::{PlanEntry, PlanNode};
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
 
@@ -13,7 +13,7 @@ use super::view::PlanView;
 /// Entries of which no two have one target.
 #[derive(Debug, Default)]
 pub(super) struct EntryTree {
-    entries: Vec<Entry>,
+    entries: Vec<PlanEntry>,
 }
 
 impl EntryTree {
@@ -21,12 +21,12 @@ impl EntryTree {
         PlanView::new(&self.entries)
     }
 
-    pub(super) fn entries(&self) -> &[Entry] {
+    pub(super) fn entries(&self) -> &[PlanEntry] {
         &self.entries
     }
 
     /// Adds what does not depend on the owner's wishes.
-    pub(super) fn add_system(&mut self, entries: impl IntoIterator<Item = Entry>) {
+    pub(super) fn add_system(&mut self, entries: impl IntoIterator<Item = PlanEntry>) {
         self.entries.extend(entries);
     }
 
@@ -35,10 +35,10 @@ impl EntryTree {
     ///
     /// # Errors
     /// When the place is taken or cannot be mounted upon.
-    pub(super) fn add(&mut self, role: &'static str, entry: Entry, directory: bool) -> Result<(), PlanError> {
+    pub(super) fn add(&mut self, role: &'static str, entry: PlanEntry, directory: bool) -> Result<(), PlanError> {
         reach::check_place(role, &entry.target, directory, &self.entries)?;
         let own = self.entries.iter().find(|other| other.target == entry.target);
-        if directory && own.is_some_and(|own| matches!(own.node, Node::File { .. })) {
+        if directory && own.is_some_and(|own| matches!(own.node, PlanNode::File { .. })) {
             return Err(PlanError::Target {
                 role,
                 path: Text::from(&entry.target),
@@ -62,13 +62,13 @@ impl EntryTree {
     }
 
     /// Adds a rule's entry in the place of whatever was there.
-    pub(super) fn put(&mut self, entry: Entry) {
+    pub(super) fn put(&mut self, entry: PlanEntry) {
         self.entries.retain(|other| other.target != entry.target);
         self.entries.push(entry);
     }
 
     /// Removes the entries at exactly the targets for which `drop` holds.
-    pub(super) fn remove_where(&mut self, drop: impl Fn(&Entry) -> bool) {
+    pub(super) fn remove_where(&mut self, drop: impl Fn(&PlanEntry) -> bool) {
         self.entries.retain(|entry| !drop(entry));
     }
 
@@ -77,11 +77,11 @@ impl EntryTree {
         let hidden_above = self
             .view()
             .entry_above(inside)
-            .is_some_and(|above| matches!(above.node, Node::Hidden { .. }));
+            .is_some_and(|above| matches!(above.node, PlanNode::Hidden { .. }));
         if !hidden_above {
-            self.put(Entry {
+            self.put(PlanEntry {
                 target: inside.to_path_buf(),
-                node: Node::Hidden { directory },
+                node: PlanNode::Hidden { directory },
                 rule,
             });
         }
@@ -89,10 +89,12 @@ impl EntryTree {
 
     /// The entries in the order in which they are mounted: whatever is above comes first, so that no entry is covered
     /// by one that is mounted later, and a hidden directory stays hidden around what is granted inside it.
-    pub(super) fn into_order(mut self) -> Vec<Entry> {
+    pub(super) fn into_order(mut self) -> Vec<PlanEntry> {
         for index in 0..self.entries.len() {
             // Nothing can be mounted in what is hidden; an empty directory in its place shows as little.
-            if matches!(self.entries[index].node, Node::Hidden { .. }) && self.holds_more(&self.entries[index].target) {
+            if matches!(self.entries[index].node, PlanNode::Hidden { .. })
+                && self.holds_more(&self.entries[index].target)
+            {
                 self.entries[index].node = COVER;
             }
         }
@@ -110,17 +112,17 @@ impl EntryTree {
 }
 
 /// Enough for mount points, too little for anything else.
-const COVER: Node = Node::Tmpfs {
+const COVER: PlanNode = PlanNode::Tmpfs {
     size: Some(Bytes(64 << 10)),
     inodes: Some(64),
     mode: 0o555,
 };
 
-fn gives_way(entry: &Entry) -> bool {
+fn gives_way(entry: &PlanEntry) -> bool {
     entry.rule.starts_with("system: ")
         && matches!(
             entry.node,
-            Node::Tmpfs { .. } | Node::File { .. } | Node::Directory | Node::Home { .. }
+            PlanNode::Tmpfs { .. } | PlanNode::File { .. } | PlanNode::Directory | PlanNode::Home { .. }
         )
 }
 
@@ -130,8 +132,8 @@ mod tests {
 
     use super::*;
 
-    fn entry(target: &str, node: Node) -> Entry {
-        Entry {
+    fn entry(target: &str, node: PlanNode) -> PlanEntry {
+        PlanEntry {
             target: target.into(),
             node,
             rule: String::new(),
@@ -141,25 +143,25 @@ mod tests {
     #[test]
     fn what_is_hidden_stays_hidden_around_what_is_granted_in_it() {
         let mut tree = EntryTree::default();
-        tree.add_system([entry("/a/b/c", Node::Directory), entry("/a", Node::Directory)]);
+        tree.add_system([entry("/a/b/c", PlanNode::Directory), entry("/a", PlanNode::Directory)]);
         tree.hide(Path::new("/a/b"), true, "deny".into());
         tree.hide(Path::new("/x"), true, "deny".into());
         let order = tree.into_order();
         let targets: Vec<_> = order.iter().map(|entry| entry.target.to_str().unwrap()).collect();
         assert_eq!(targets, ["/a", "/x", "/a/b", "/a/b/c"]);
-        assert_eq!(order[1].node, Node::Hidden { directory: true });
+        assert_eq!(order[1].node, PlanNode::Hidden { directory: true });
         assert_eq!(order[2].node, COVER);
     }
 
     #[test]
     fn a_file_of_the_sandbox_s_own_gives_way_to_a_file_and_to_no_directory() {
-        let file = || Node::File { contents: Vec::new() };
+        let file = || PlanNode::File { contents: Vec::new() };
         let mut tree = EntryTree::default();
-        let own = Entry {
+        let own = PlanEntry {
             rule: "system: /etc/passwd".to_owned(),
             ..entry("/etc/passwd", file())
         };
-        tree.add_system([entry("/etc", Node::Directory), own]);
+        tree.add_system([entry("/etc", PlanNode::Directory), own]);
         let refused = tree.add("mount", entry("/etc/passwd", COVER), true).unwrap_err();
         assert!(refused.to_string().contains("is a file"), "{refused}");
         assert!(tree.add("mount", entry("/etc/passwd", file()), false).is_ok());
@@ -181,7 +183,7 @@ mod tests {
         ) {
             let mut tree = EntryTree::default();
             for target in &targets {
-                tree.put(entry(target, Node::Directory));
+                tree.put(entry(target, PlanNode::Directory));
             }
             for path in &hidden {
                 tree.hide(Path::new(path), true, String::new());
@@ -190,7 +192,7 @@ mod tests {
             for (index, later) in order.iter().enumerate() {
                 for earlier in &order[..index] {
                     prop_assert!(!earlier.target.starts_with(&later.target), "{:?} covers {:?}", later, earlier);
-                    let uncovers = later.target.starts_with(&earlier.target) && matches!(earlier.node, Node::Hidden { .. });
+                    let uncovers = later.target.starts_with(&earlier.target) && matches!(earlier.node, PlanNode::Hidden { .. });
                     prop_assert!(!uncovers, "{:?} uncovers {:?}", later, earlier);
                 }
             }

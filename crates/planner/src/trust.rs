@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use offleash_core::plan::{Entry, Node};
+use offleash_core::plan::{PlanEntry, PlanNode};
 use serde_json::json;
 
 use super::etc;
@@ -78,7 +78,7 @@ pub fn variables() -> impl Iterator<Item = (OsString, OsString)> {
 }
 
 /// The stores, and what else the host has beside them.
-pub(super) fn entries(stores: &TrustStores) -> Vec<Entry> {
+pub(super) fn entries(stores: &TrustStores) -> Vec<PlanEntry> {
     let mut entries = own_entries(stores);
     let taken: Vec<PathBuf> = entries.iter().map(|entry| entry.target.clone()).collect();
     let is_taken = |path: &Path| taken.iter().any(|taken| taken.starts_with(path));
@@ -91,16 +91,16 @@ pub(super) fn entries(stores: &TrustStores) -> Vec<Entry> {
 }
 
 /// The stores.
-pub(super) fn own_entries(stores: &TrustStores) -> Vec<Entry> {
+pub(super) fn own_entries(stores: &TrustStores) -> Vec<PlanEntry> {
     let file = |path: &Path, contents: &[u8]| {
         system(
             path,
-            Node::File {
+            PlanNode::File {
                 contents: contents.to_vec(),
             },
         )
     };
-    let link = |path: &Path, to: &str| system(path, Node::Symlink { to: to.into() });
+    let link = |path: &Path, to: &str| system(path, PlanNode::Symlink { to: to.into() });
     let directory = Path::new(DIRECTORY);
     let mut entries = vec![
         file(Path::new(BUNDLE), stores.bundle.as_bytes()),
@@ -121,12 +121,12 @@ pub fn files(stores: &TrustStores) -> Vec<(PathBuf, Vec<u8>)> {
     let contents = |path: &Path| {
         let mut found = entries.iter().filter(|entry| entry.target == path);
         match &found.next()?.node {
-            Node::File { contents } => Some(contents.clone()),
+            PlanNode::File { contents } => Some(contents.clone()),
             _ => None,
         }
     };
-    let file = |entry: &Entry| match &entry.node {
-        Node::Symlink { to } => Some((entry.target.clone(), contents(to)?)),
+    let file = |entry: &PlanEntry| match &entry.node {
+        PlanNode::Symlink { to } => Some((entry.target.clone(), contents(to)?)),
         _ => Some((entry.target.clone(), contents(&entry.target)?)),
     };
     entries.iter().filter_map(file).collect()
@@ -138,7 +138,7 @@ fn base64_of(certificate: &str) -> String {
 }
 
 /// What the host has in its directory of certificates: links to files of a package, mostly, and to each other.
-fn from_host(directory: &Path) -> Vec<Entry> {
+fn from_host(directory: &Path) -> Vec<PlanEntry> {
     let found = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<OsString> = found.map(|found| found.file_name()).collect();
     names.sort();
@@ -148,14 +148,16 @@ fn from_host(directory: &Path) -> Vec<Entry> {
         .collect()
 }
 
-fn one_from_host(path: &Path) -> Option<Entry> {
+fn one_from_host(path: &Path) -> Option<PlanEntry> {
     match fs::read_link(path) {
         // A neighbour, or a place that the link names whoever follows it.
-        Ok(to) if to.components().count() == 1 || to.starts_with("/usr") => Some(system(path, Node::Symlink { to })),
+        Ok(to) if to.components().count() == 1 || to.starts_with("/usr") => {
+            Some(system(path, PlanNode::Symlink { to }))
+        }
         Ok(_) => {
             let to = fs::canonicalize(path).ok()?;
             if to.starts_with("/usr") {
-                return Some(system(path, Node::Symlink { to }));
+                return Some(system(path, PlanNode::Symlink { to }));
             }
             etc::shown(path, &to, &fs::metadata(&to).ok()?, None)
         }
@@ -183,13 +185,13 @@ mod tests {
             let entry = entries.iter().find(|entry| entry.target == Path::new(path));
             entry.unwrap_or_else(|| panic!("{path}")).node.clone()
         };
-        let file = |contents: &str| Node::File {
+        let file = |contents: &str| PlanNode::File {
             contents: contents.as_bytes().to_vec(),
         };
         assert_eq!(node("/etc/ssl/certs/ca-certificates.crt"), file("all"));
         assert_eq!(node("/etc/ssl/certs/java/cacerts"), file("java"));
         let to = PathBuf::from("/etc/ssl/certs/offleash.pem");
-        assert_eq!(node("/etc/ssl/certs/01234567.0"), Node::Symlink { to });
+        assert_eq!(node("/etc/ssl/certs/01234567.0"), PlanNode::Symlink { to });
         assert_eq!(
             node("/etc/chromium/policies/managed/offleash.json"),
             file("{\"CACertificates\":[\"AAECAwQ=\"]}")

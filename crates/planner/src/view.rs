@@ -9,17 +9,17 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use offleash_core::plan::{Entry, Node};
+use offleash_core::plan::{PlanEntry, PlanNode};
 
 use super::image_stack;
 
 /// As many links as the kernel follows (path_resolution(7)).
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 
 /// The entries of a plan, in any order as long as no two have one target.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PlanView<'a> {
-    entries: &'a [Entry],
+    entries: &'a [PlanEntry],
 }
 
 /// A file or directory that the sandbox takes from the host.
@@ -34,17 +34,17 @@ pub(super) struct HostNode {
 }
 
 impl<'a> PlanView<'a> {
-    pub(super) fn new(entries: &'a [Entry]) -> Self {
+    pub(super) fn new(entries: &'a [PlanEntry]) -> Self {
         Self { entries }
     }
 
     /// The entry at exactly this path.
-    pub(super) fn entry_at(&self, inside: &Path) -> Option<&'a Entry> {
+    pub(super) fn entry_at(&self, inside: &Path) -> Option<&'a PlanEntry> {
         self.entries.iter().find(|entry| entry.target == inside)
     }
 
     /// The deepest entry at or above this path.
-    pub(super) fn entry_above(&self, inside: &Path) -> Option<&'a Entry> {
+    pub(super) fn entry_above(&self, inside: &Path) -> Option<&'a PlanEntry> {
         let above = self.entries.iter().filter(|entry| inside.starts_with(&entry.target));
         above.max_by_key(|entry| entry.target.components().count())
     }
@@ -54,7 +54,7 @@ impl<'a> PlanView<'a> {
         let entry = self.entry_above(inside)?;
         let rest = inside.strip_prefix(&entry.target).ok()?;
         let source = source_of(&entry.node)?;
-        if let Node::Base { lower, stack, .. } = &entry.node
+        if let PlanNode::Base { lower, stack, .. } = &entry.node
             && !stack.is_empty()
         {
             return image_stack::path_in(lower, stack, rest);
@@ -69,9 +69,9 @@ impl<'a> PlanView<'a> {
 
     /// The names in a directory that was resolved, from wherever they come.
     pub(super) fn names_in(&self, directory: &HostNode) -> BTreeSet<OsString> {
-        let rest = |entry: &'a Entry| directory.inside.strip_prefix(&entry.target).ok();
+        let rest = |entry: &'a PlanEntry| directory.inside.strip_prefix(&entry.target).ok();
         if let Some(entry) = self.entry_above(&directory.inside)
-            && let Node::Base { lower, stack, .. } = &entry.node
+            && let PlanNode::Base { lower, stack, .. } = &entry.node
             && !stack.is_empty()
         {
             return rest(entry).map_or_else(BTreeSet::new, |rest| image_stack::names_in(lower, stack, rest));
@@ -101,7 +101,7 @@ impl<'a> PlanView<'a> {
             current.push(name);
             let Some(to) = self.link_at(&current) else { continue };
             links += 1;
-            if links > MOST_LINKS {
+            if links > MAX_LINKS {
                 return None;
             }
             current.pop();
@@ -123,7 +123,7 @@ impl<'a> PlanView<'a> {
 
     fn link_at(&self, inside: &Path) -> Option<PathBuf> {
         if let Some(entry) = self.entry_at(inside) {
-            return if let Node::Symlink { to } = &entry.node {
+            return if let PlanNode::Symlink { to } = &entry.node {
                 Some(to.clone())
             } else {
                 None
@@ -141,18 +141,18 @@ impl<'a> PlanView<'a> {
 }
 
 /// The host's path behind a node.
-pub(super) fn source_of(node: &Node) -> Option<&Path> {
+pub(super) fn source_of(node: &PlanNode) -> Option<&Path> {
     match node {
-        Node::Bind { source, .. } => Some(source),
-        Node::Overlay { lower, .. } | Node::Base { lower, .. } => Some(lower),
+        PlanNode::Bind { source, .. } => Some(source),
+        PlanNode::Overlay { lower, .. } | PlanNode::Base { lower, .. } => Some(lower),
         _ => None,
     }
 }
 
 /// What a template holds of a part of a root.
-fn upper_of_template(node: &Node) -> Option<PathBuf> {
+fn upper_of_template(node: &PlanNode) -> Option<PathBuf> {
     match node {
-        Node::Base {
+        PlanNode::Base {
             template: Some(layer), ..
         } => Some(layer.join("upper")),
         _ => None,
@@ -190,12 +190,12 @@ fn names(path: &Path) -> VecDeque<OsString> {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use offleash_core::spec::Access;
+    use offleash_core::spec::MountAccess;
 
     use super::*;
 
-    fn entry(target: &str, node: Node) -> Entry {
-        Entry {
+    fn entry(target: &str, node: PlanNode) -> PlanEntry {
+        PlanEntry {
             target: target.into(),
             node,
             rule: String::new(),
@@ -221,7 +221,7 @@ mod tests {
         symlink("/usr/new/d", layer.join("upper/bin/e")).unwrap();
         let entries = [entry(
             "/usr",
-            Node::Base {
+            PlanNode::Base {
                 lower: host.clone(),
                 stack: Vec::new(),
                 template: Some(layer.clone()),
@@ -257,15 +257,15 @@ mod tests {
         let entries = [
             entry(
                 "/opt",
-                Node::Bind {
+                PlanNode::Bind {
                     source: host.path().into(),
-                    access: Access::Ro,
+                    access: MountAccess::Ro,
                 },
             ),
-            entry("/alternatives", Node::Directory),
+            entry("/alternatives", PlanNode::Directory),
             entry(
                 "/alternatives/tool",
-                Node::Symlink {
+                PlanNode::Symlink {
                     to: "../opt/real".into(),
                 },
             ),

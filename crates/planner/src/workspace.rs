@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use offleash_core::plan::{Entry, Node};
-use offleash_core::spec::{Access, WorkspaceMode, WorkspaceSpec};
+use offleash_core::plan::{PlanEntry, PlanNode};
+use offleash_core::spec::{MountAccess, WorkspaceMode, WorkspaceSpec};
 use offleash_core::text::Text;
 
 use super::error::PlanError;
-use super::host::Host;
+use super::host::PlanningHost;
 use super::{git, reach};
 
 const ROLE: &str = "workspace";
@@ -20,7 +20,7 @@ const TOO_WIDE: [&str; 8] = ["/home", "/root", "/var", "/run", "/tmp", "/var/tmp
 ///
 /// # Errors
 /// When it is missing, unreadable, no directory, or one that must not be a workspace.
-pub(super) fn resolve(spec: &WorkspaceSpec, host: &Host) -> Result<PathBuf, PlanError> {
+pub(super) fn resolve(spec: &WorkspaceSpec, host: &PlanningHost) -> Result<PathBuf, PlanError> {
     let (path, metadata) = reach::resolve(ROLE, &spec.path, host)?;
     if !metadata.is_dir() {
         return Err(PlanError::WrongKind {
@@ -50,22 +50,22 @@ pub(super) fn resolve(spec: &WorkspaceSpec, host: &Host) -> Result<PathBuf, Plan
 /// The entries of the workspace at `path`: itself, and the git directories outside it that it belongs to.
 ///
 /// Layers are numbered directories in `run_directory/layers`; making them is the store's business.
-pub(super) fn entries(path: &Path, mode: WorkspaceMode, host: &Host, run_directory: &Path) -> Vec<Entry> {
+pub(super) fn entries(path: &Path, mode: WorkspaceMode, host: &PlanningHost, run_directory: &Path) -> Vec<PlanEntry> {
     let outside = git::directories_outside(path, host.euid);
     let trees = std::iter::once((path.to_path_buf(), "workspace"))
         .chain(outside.into_iter().map(|git| (git, "workspace: git")));
     let entry = |(number, (tree, rule)): (usize, (PathBuf, &str))| {
         let node = match mode {
-            WorkspaceMode::Overlay | WorkspaceMode::Rw => Node::Overlay {
+            WorkspaceMode::Overlay | WorkspaceMode::Rw => PlanNode::Overlay {
                 lower: tree.clone(),
                 layer: run_directory.join("layers").join(number.to_string()),
             },
-            WorkspaceMode::Ro => Node::Bind {
+            WorkspaceMode::Ro => PlanNode::Bind {
                 source: tree.clone(),
-                access: Access::Ro,
+                access: MountAccess::Ro,
             },
         };
-        Entry {
+        PlanEntry {
             target: tree,
             node,
             rule: rule.to_owned(),
@@ -75,7 +75,7 @@ pub(super) fn entries(path: &Path, mode: WorkspaceMode, host: &Host, run_directo
 }
 
 /// The directory that a command starts in: the caller's own where that lies in the workspace.
-pub(super) fn directory(workspace: Option<&Path>, host: &Host, home: &Path) -> PathBuf {
+pub(super) fn directory(workspace: Option<&Path>, host: &PlanningHost, home: &Path) -> PathBuf {
     let cwd = reach::existing(&host.cwd);
     match workspace {
         Some(workspace) if cwd.starts_with(workspace) => cwd,

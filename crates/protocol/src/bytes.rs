@@ -59,10 +59,10 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>
     deserializer.deserialize_bytes(PieceVisitor)
 }
 
-/// A list that refuses to grow beyond `MOST`; `Wire` is one entry as read, `Kept` as kept.
-struct ListVisitor<Wire, Kept, const MOST: usize>(fn(Wire) -> Kept);
+/// A list that refuses to grow beyond `MAX_COUNT`; `Wire` is one entry as read, `Kept` as kept.
+struct ListVisitor<Wire, Kept, const MAX_COUNT: usize>(fn(Wire) -> Kept);
 
-impl<'de, Wire: Deserialize<'de>, Kept, const MOST: usize> Visitor<'de> for ListVisitor<Wire, Kept, MOST> {
+impl<'de, Wire: Deserialize<'de>, Kept, const MAX_COUNT: usize> Visitor<'de> for ListVisitor<Wire, Kept, MAX_COUNT> {
     type Value = Vec<Kept>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -73,7 +73,7 @@ impl<'de, Wire: Deserialize<'de>, Kept, const MOST: usize> Visitor<'de> for List
         // The announced length is not used to allocate: it is the sender's claim, and the entries may not follow.
         let mut kept = Vec::new();
         while let Some(entry) = list.next_element::<Wire>()? {
-            if kept.len() == MOST {
+            if kept.len() == MAX_COUNT {
                 return Err(A::Error::custom("too many entries"));
             }
             kept.push(self.0(entry));
@@ -133,10 +133,12 @@ fn serialize_pairs<S: Serializer>(list: &[BytePair], most: usize, serializer: S)
     )
 }
 
-fn deserialize_pairs<'de, const MOST: usize, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<BytePair>, D::Error> {
-    deserializer.deserialize_seq(ListVisitor::<_, _, MOST>(|(name, value): (BytePiece, BytePiece)| {
-        (name.0, value.0)
-    }))
+fn deserialize_pairs<'de, const MAX_COUNT: usize, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<BytePair>, D::Error> {
+    deserializer.deserialize_seq(ListVisitor::<_, _, MAX_COUNT>(
+        |(name, value): (BytePiece, BytePiece)| (name.0, value.0),
+    ))
 }
 
 /// `Vec<(Vec<u8>, Vec<u8>)>`.

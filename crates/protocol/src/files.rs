@@ -115,9 +115,9 @@ impl Dialogue for FileRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileReply {
     /// What is there.
-    Entry(Entry),
+    Entry(FileEntry),
     /// Some of what is in a directory, at most [`ENTRIES_CHUNK`].
-    Entries(#[serde(with = "crate::bytes::chunk")] Vec<Entry>),
+    Entries(#[serde(with = "crate::bytes::chunk")] Vec<FileEntry>),
     /// A piece of a file.
     Data {
         /// At most [`DATA_CHUNK`] bytes.
@@ -127,7 +127,7 @@ pub enum FileReply {
     /// It is done.
     Done,
     /// Changes below the directory that is watched, in order.
-    Changed(#[serde(with = "crate::bytes::chunk")] Vec<Change>),
+    Changed(#[serde(with = "crate::bytes::chunk")] Vec<WatchedChange>),
     /// It could not be done.
     Failed {
         /// What was tried, such as `open`.
@@ -154,7 +154,7 @@ const DATA_REQUEST: u8 = 7;
 /// The length of the piece of a file whose frame begins so, if that is what it is: a [`FileRequest::Data`] that is laid
 /// down as [`crate::encode`] does, whose bytes begin right behind the first [`DATA_PREFIX`] of the frame.
 ///
-/// Smaller pieces, whose prefix is shorter, are left to the [`crate::Decoder`].
+/// Smaller pieces, whose prefix is shorter, are left to the [`crate::MessageDecoder`].
 pub fn framed_data(prefix: [u8; DATA_PREFIX]) -> Option<usize> {
     let [a, b, c, d, kind, low, middle, high] = prefix;
     let body = usize::try_from(u32::from_le_bytes([a, b, c, d])).ok()?;
@@ -200,7 +200,7 @@ pub fn frame_data(buffer: &mut [u8], length: usize) -> &[u8] {
 
 /// What is at a path.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct FileEntry {
     /// The whole path.
     #[serde(with = "crate::bytes")]
     pub path: Vec<u8>,
@@ -241,14 +241,14 @@ pub struct LinkTarget {
 
 /// A change below a directory that is watched.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Change {
+pub struct WatchedChange {
     /// The path relative to the directory.
     #[serde(with = "crate::bytes")]
     pub name: Vec<u8>,
     /// What happened.
     pub kind: ChangeKind,
     /// What is there now, if asked for and there is something.
-    pub entry: Option<Entry>,
+    pub entry: Option<FileEntry>,
 }
 
 /// What happened to a file.

@@ -102,7 +102,7 @@ fn checked_length<M: Dialogue>(length: usize) -> Result<u32, FrameError> {
 ///
 /// Holds one unfinished frame and what was pushed since [`next`](Self::next) last answered `None`; nothing is
 /// allocated for a length that was announced but has not arrived. After an error nothing more is decoded.
-pub struct Decoder<M> {
+pub struct MessageDecoder<M> {
     held: Vec<u8>,
     /// Where the next frame starts in `held`.
     start: usize,
@@ -110,7 +110,7 @@ pub struct Decoder<M> {
     direction: PhantomData<fn() -> M>,
 }
 
-impl<M> core::fmt::Debug for Decoder<M> {
+impl<M> core::fmt::Debug for MessageDecoder<M> {
     // Not the bytes: they are a command's output.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Decoder")
@@ -120,13 +120,13 @@ impl<M> core::fmt::Debug for Decoder<M> {
     }
 }
 
-impl<M: Dialogue> Default for Decoder<M> {
+impl<M: Dialogue> Default for MessageDecoder<M> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<M: Dialogue> Decoder<M> {
+impl<M: Dialogue> MessageDecoder<M> {
     /// A decoder at the start of a stream.
     pub fn new() -> Self {
         Self {

@@ -1,6 +1,6 @@
 //! What the host and the guest say to each other over one stream socket, and how it is framed.
 //!
-//! Pure: no sockets, no clock. Bytes go in, messages come out, and the reverse ([`Decoder`], [`encode`]). Each side
+//! Pure: no sockets, no clock. Bytes go in, messages come out, and the reverse ([`MessageDecoder`], [`encode`]). Each side
 //! treats the other's bytes as untrusted: sizes are checked before anything is allocated, and a frame that is not
 //! exactly one message is an error after which nothing more is decoded. Deliberately not here: what a message does,
 //! which is the business of `guest` and of `isolation`, the two callers.
@@ -20,9 +20,10 @@ mod message;
 pub mod rename;
 pub mod sudo;
 
-pub use frame::{Decoder, FrameError, HEADER, encode, encode_into};
+pub use frame::{FrameError, HEADER, MessageDecoder, encode, encode_into};
 pub use message::{
-    Dialogue, End, Exec, FromGuest, Ids, MAX_STRINGS, StartFailure, StdinKind, Stream, Tmpfs, ToGuest, Usage,
+    Dialogue, ExecCommand, ExitReport, FromGuest, GuestIds, GuestStream, MAX_STRINGS, SandboxUsage, StartFailure,
+    StdinKind, TmpfsUsage, ToGuest,
 };
 
 /// Version of the messages; the first thing that a guest says ([`FromGuest::Ready`]).

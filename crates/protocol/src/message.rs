@@ -24,7 +24,7 @@ pub trait Dialogue: Serialize + DeserializeOwned {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToGuest {
     /// Run a command.
-    Exec(Exec),
+    Exec(ExecCommand),
     /// Bytes for the standard input of an execution; at most [`crate::INPUT_WINDOW`] unacknowledged.
     Input {
         /// Which execution; one that has ended is no error, the bytes are dropped.
@@ -71,13 +71,13 @@ pub enum ToGuest {
     /// conversation on it is [`crate::files`]. What cannot be served is closed.
     Files {
         /// As whom; as the guest itself when absent.
-        user: Option<Ids>,
+        user: Option<GuestIds>,
     },
     /// Carry out a renaming, as a user. The socket comes with the first byte of this frame; the conversation on it is
     /// [`crate::rename`]. What cannot be carried out is closed.
     Rename {
         /// As whom; as the guest itself when absent.
-        user: Option<Ids>,
+        user: Option<GuestIds>,
     },
     /// Answer with [`FromGuest::UsageReport`].
     Usage,
@@ -98,7 +98,7 @@ impl Dialogue for ToGuest {
 
 /// A command to run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Exec {
+pub struct ExecCommand {
     /// The number under which everything else refers to it.
     pub exec: u32,
     /// Program and arguments; a program without a slash is looked up in the `PATH` of `env`.
@@ -117,12 +117,12 @@ pub struct Exec {
     /// The command's `oom_score_adj`, if that is higher than the guest's own.
     pub oom_score_adj: Option<i16>,
     /// As whom; as the guest itself when absent.
-    pub user: Option<Ids>,
+    pub user: Option<GuestIds>,
 }
 
 /// A user and its group, as ids inside; there are no further groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ids {
+pub struct GuestIds {
     /// User id.
     pub uid: u32,
     /// Group id.
@@ -140,7 +140,7 @@ pub enum StdinKind {
 
 /// Which of the two output streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Stream {
+pub enum GuestStream {
     /// Standard output, and everything a terminal shows.
     Stdout,
     /// Standard error.
@@ -167,7 +167,7 @@ pub enum FromGuest {
         /// Which execution.
         exec: u32,
         /// Which stream.
-        stream: Stream,
+        stream: GuestStream,
         /// The bytes as they were written, at most [`crate::OUTPUT_CHUNK`].
         #[serde(with = "crate::bytes")]
         bytes: Vec<u8>,
@@ -184,7 +184,7 @@ pub enum FromGuest {
         /// Which execution.
         exec: u32,
         /// How.
-        end: End,
+        end: ExitReport,
         /// CPU time in user mode in microseconds, with that of the descendants it waited for.
         user_us: u64,
         /// CPU time in the kernel, likewise.
@@ -193,7 +193,7 @@ pub enum FromGuest {
         max_rss_kib: u64,
     },
     /// The answer to [`ToGuest::Usage`].
-    UsageReport(Usage),
+    UsageReport(SandboxUsage),
     /// Something went wrong that belongs to no execution; the text is for a log.
     Problem {
         /// What was tried and why it failed.
@@ -207,7 +207,7 @@ impl Dialogue for FromGuest {
 
 /// How an execution ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum End {
+pub enum ExitReport {
     /// The command returned.
     Exited {
         /// Its code.
@@ -249,18 +249,18 @@ pub enum StartFailure {
 
 /// What the sandbox holds at this moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Usage {
+pub struct SandboxUsage {
     /// Processes besides the guest, dead ones that nobody waited for included.
     pub processes: u32,
     /// Memory of System V segments in bytes, resident and swapped; zero when they are the host's own.
     pub shm_bytes: u64,
     /// Each tmpfs; empty when the mounts are the host's own.
-    pub tmpfs: Vec<Tmpfs>,
+    pub tmpfs: Vec<TmpfsUsage>,
 }
 
 /// How full a tmpfs is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tmpfs {
+pub struct TmpfsUsage {
     /// Where it is mounted.
     #[serde(with = "crate::bytes")]
     pub path: Vec<u8>,

@@ -22,7 +22,7 @@ pub const GONE: &str = ".offleash-renamed-";
 
 /// A directory is to get another name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rename {
+pub struct RenameOrder {
     /// Its path, from the first directory that comes with this.
     #[serde(with = "crate::bytes")]
     pub old: Vec<u8>,
@@ -34,12 +34,12 @@ pub struct Rename {
     /// A number that nobody knows before, for the names that are needed on the way.
     pub token: u64,
     /// What to do.
-    pub how: How,
+    pub how: RenameWay,
 }
 
 /// What is to be done about a renaming.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum How {
+pub enum RenameWay {
     /// What the kernel does by itself, and no more: `EXDEV` for what it does not.
     ByKernel,
     /// If the kernel does not do it, a copy of the directory gets the new name.
@@ -48,7 +48,7 @@ pub enum How {
     Settle,
 }
 
-impl Dialogue for Rename {
+impl Dialogue for RenameOrder {
     // Two paths (`PATH_MAX`), and what surrounds them.
     const MAX_FRAME: usize = 2 * 4096 + 64;
 }

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use crate::message::{Dialogue, End, Ids};
+use crate::message::{Dialogue, ExitReport, GuestIds};
 
 /// Where the guest listens in a sandbox.
 pub const SOCKET: &str = "/run/offleash/sudo";
@@ -38,7 +38,7 @@ pub struct SudoRun {
     #[serde(with = "crate::bytes")]
     pub cwd: Vec<u8>,
     /// As whom.
-    pub user: Ids,
+    pub user: GuestIds,
     /// Whether descriptor 0 is a terminal that nobody has, and becomes that of the command's session.
     pub terminal: bool,
 }
@@ -51,7 +51,7 @@ impl Dialogue for SudoRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SudoReply {
     /// How the command ended.
-    pub end: End,
+    pub end: ExitReport,
 }
 
 impl Dialogue for SudoReply {

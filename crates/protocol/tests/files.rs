@@ -1,10 +1,10 @@
 //! Requests to file workers and their answers, against arbitrary bytes, arbitrary messages and arbitrary cuts.
 
 use offleash_protocol::files::{
-    Change, ChangeKind, DATA_CHUNK, DATA_PREFIX, ENTRIES_CHUNK, Entry, FileReply, FileRequest, LinkTarget, frame_data,
-    framed_data,
+    ChangeKind, DATA_CHUNK, DATA_PREFIX, ENTRIES_CHUNK, FileEntry, FileReply, FileRequest, LinkTarget, WatchedChange,
+    frame_data, framed_data,
 };
-use offleash_protocol::{Decoder, Dialogue, FrameError, encode};
+use offleash_protocol::{Dialogue, FrameError, MessageDecoder, encode};
 use proptest::prelude::*;
 
 fn text() -> impl Strategy<Value = Vec<u8>> {
@@ -38,12 +38,12 @@ fn request() -> impl Strategy<Value = FileRequest> {
     ]
 }
 
-fn entry() -> impl Strategy<Value = Entry> {
+fn entry() -> impl Strategy<Value = FileEntry> {
     let target = (text(), any::<Option<u32>>()).prop_map(|(path, mode)| LinkTarget { path, mode });
     let names = (text(), text(), text(), pairs(), prop::option::of(target));
     let numbers = any::<(u32, u64, u32, u32, i64, u32)>();
     (names, numbers).prop_map(
-        |((path, owner, group, metadata, target), (mode, size, uid, gid, modified_s, modified_ns))| Entry {
+        |((path, owner, group, metadata, target), (mode, size, uid, gid, modified_s, modified_ns))| FileEntry {
             path,
             mode,
             size,
@@ -59,7 +59,7 @@ fn entry() -> impl Strategy<Value = Entry> {
     )
 }
 
-fn change() -> impl Strategy<Value = Change> {
+fn change() -> impl Strategy<Value = WatchedChange> {
     let kind = prop::sample::select(vec![
         ChangeKind::Create,
         ChangeKind::Write,
@@ -68,7 +68,7 @@ fn change() -> impl Strategy<Value = Change> {
         ChangeKind::Chmod,
         ChangeKind::Overflow,
     ]);
-    (text(), kind, prop::option::of(entry())).prop_map(|(name, kind, entry)| Change { name, kind, entry })
+    (text(), kind, prop::option::of(entry())).prop_map(|(name, kind, entry)| WatchedChange { name, kind, entry })
 }
 
 fn reply() -> impl Strategy<Value = FileReply> {
@@ -86,7 +86,7 @@ fn reply() -> impl Strategy<Value = FileReply> {
 fn decode_in_pieces<M: Dialogue>(stream: &[u8], mut cuts: Vec<usize>) -> Result<(Vec<M>, usize), FrameError> {
     cuts.push(stream.len());
     cuts.sort_unstable();
-    let (mut decoder, mut messages, mut start) = (Decoder::new(), Vec::new(), 0);
+    let (mut decoder, mut messages, mut start) = (MessageDecoder::new(), Vec::new(), 0);
     for cut in cuts {
         let end = cut.min(stream.len());
         decoder.push(&stream[start..end]);
@@ -192,12 +192,12 @@ fn large_pieces_are_known_by_their_first_bytes() {
 /// An entry of a dozen bytes takes some hundred in memory: a frame of them must not become twenty times its size.
 #[test]
 fn more_entries_than_allowed_are_refused() {
-    let entries = |count| FileReply::Entries(vec![Entry::default(); count]);
+    let entries = |count| FileReply::Entries(vec![FileEntry::default(); count]);
     let most = encode(&entries(ENTRIES_CHUNK)).unwrap();
     assert!(decode_in_pieces::<FileReply>(&most, vec![]).is_ok());
     let more = encode(&entries(ENTRIES_CHUNK + 1)).unwrap();
     assert!(decode_in_pieces::<FileReply>(&more, vec![]).is_err());
-    let change = Change {
+    let change = WatchedChange {
         name: Vec::new(),
         kind: ChangeKind::Write,
         entry: None,
@@ -205,9 +205,9 @@ fn more_entries_than_allowed_are_refused() {
     let more = encode(&FileReply::Changed(vec![change; ENTRIES_CHUNK + 1])).unwrap();
     assert!(decode_in_pieces::<FileReply>(&more, vec![]).is_err());
     let metadata = vec![(Vec::new(), Vec::new()); 2000];
-    let annotated = encode(&FileReply::Entry(Entry {
+    let annotated = encode(&FileReply::Entry(FileEntry {
         metadata,
-        ..Entry::default()
+        ..FileEntry::default()
     }));
     assert!(annotated.is_err());
 }

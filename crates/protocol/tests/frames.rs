@@ -1,8 +1,8 @@
 //! Frames against arbitrary bytes, arbitrary messages and arbitrary cuts.
 
 use offleash_protocol::{
-    Decoder, Dialogue, End, Exec, FrameError, FromGuest, HEADER, Ids, MAX_STRINGS, StartFailure, StdinKind, Stream,
-    Tmpfs, ToGuest, Usage, encode,
+    Dialogue, ExecCommand, ExitReport, FrameError, FromGuest, GuestIds, GuestStream, HEADER, MAX_STRINGS,
+    MessageDecoder, SandboxUsage, StartFailure, StdinKind, TmpfsUsage, ToGuest, encode,
 };
 use proptest::prelude::*;
 
@@ -10,14 +10,14 @@ fn text() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(any::<u8>(), 0..200)
 }
 
-fn exec() -> impl Strategy<Value = Exec> {
+fn exec() -> impl Strategy<Value = ExecCommand> {
     let stdin = prop_oneof![Just(StdinKind::Null), Just(StdinKind::Stream)];
     let lists = (
         prop::collection::vec(text(), 0..8),
         prop::collection::vec((text(), text()), 0..8),
         text(),
     );
-    let user = prop::option::of(any::<(u32, u32)>().prop_map(|(uid, gid)| Ids { uid, gid }));
+    let user = prop::option::of(any::<(u32, u32)>().prop_map(|(uid, gid)| GuestIds { uid, gid }));
     let rest = (
         any::<u32>(),
         stdin,
@@ -25,16 +25,18 @@ fn exec() -> impl Strategy<Value = Exec> {
         any::<Option<i16>>(),
         user,
     );
-    (lists, rest).prop_map(|((argv, env, cwd), (exec, stdin, tty, oom_score_adj, user))| Exec {
-        exec,
-        argv,
-        env,
-        cwd,
-        stdin,
-        tty,
-        oom_score_adj,
-        user,
-    })
+    (lists, rest).prop_map(
+        |((argv, env, cwd), (exec, stdin, tty, oom_score_adj, user))| ExecCommand {
+            exec,
+            argv,
+            env,
+            cwd,
+            stdin,
+            tty,
+            oom_score_adj,
+            user,
+        },
+    )
 }
 
 fn to_guest() -> impl Strategy<Value = ToGuest> {
@@ -48,7 +50,7 @@ fn to_guest() -> impl Strategy<Value = ToGuest> {
             group
         }),
         any::<(u32, u16, u16)>().prop_map(|(exec, rows, columns)| ToGuest::Resize { exec, rows, columns }),
-        prop::option::of(any::<(u32, u32)>().prop_map(|(uid, gid)| Ids { uid, gid }))
+        prop::option::of(any::<(u32, u32)>().prop_map(|(uid, gid)| GuestIds { uid, gid }))
             .prop_map(|user| ToGuest::Files { user }),
         Just(ToGuest::Usage),
         Just(ToGuest::Shutdown),
@@ -65,16 +67,16 @@ fn failure() -> impl Strategy<Value = StartFailure> {
     ]
 }
 
-fn end() -> impl Strategy<Value = End> {
+fn end() -> impl Strategy<Value = ExitReport> {
     prop_oneof![
-        any::<u8>().prop_map(|code| End::Exited { code }),
-        any::<i32>().prop_map(|signal| End::Signaled { signal }),
-        failure().prop_map(End::NotStarted),
+        any::<u8>().prop_map(|code| ExitReport::Exited { code }),
+        any::<i32>().prop_map(|signal| ExitReport::Signaled { signal }),
+        failure().prop_map(ExitReport::NotStarted),
     ]
 }
 
-fn tmpfs() -> impl Strategy<Value = Tmpfs> {
-    (text(), any::<[u64; 4]>()).prop_map(|(path, [used, total, files_used, files_total])| Tmpfs {
+fn tmpfs() -> impl Strategy<Value = TmpfsUsage> {
+    (text(), any::<[u64; 4]>()).prop_map(|(path, [used, total, files_used, files_total])| TmpfsUsage {
         path,
         used,
         total,
@@ -84,7 +86,7 @@ fn tmpfs() -> impl Strategy<Value = Tmpfs> {
 }
 
 fn from_guest() -> impl Strategy<Value = FromGuest> {
-    let stream = prop_oneof![Just(Stream::Stdout), Just(Stream::Stderr)];
+    let stream = prop_oneof![Just(GuestStream::Stdout), Just(GuestStream::Stderr)];
     prop_oneof![
         any::<u32>().prop_map(|version| FromGuest::Ready { version }),
         any::<(u32, u32)>().prop_map(|(exec, pid)| FromGuest::Started { exec, pid }),
@@ -100,7 +102,7 @@ fn from_guest() -> impl Strategy<Value = FromGuest> {
             }
         }),
         (any::<(u32, u64)>(), prop::collection::vec(tmpfs(), 0..5)).prop_map(|((processes, shm_bytes), tmpfs)| {
-            FromGuest::UsageReport(Usage {
+            FromGuest::UsageReport(SandboxUsage {
                 processes,
                 shm_bytes,
                 tmpfs,
@@ -114,7 +116,7 @@ fn from_guest() -> impl Strategy<Value = FromGuest> {
 fn decode_in_pieces<M: Dialogue>(stream: &[u8], mut cuts: Vec<usize>) -> Result<(Vec<M>, usize), FrameError> {
     cuts.push(stream.len());
     cuts.sort_unstable();
-    let (mut decoder, mut messages, mut start) = (Decoder::new(), Vec::new(), 0);
+    let (mut decoder, mut messages, mut start) = (MessageDecoder::new(), Vec::new(), 0);
     for cut in cuts {
         let end = cut.min(stream.len());
         decoder.push(&stream[start..end]);
@@ -189,7 +191,7 @@ proptest! {
 fn a_message_survives_a_cut_at_every_byte() {
     let message = FromGuest::Output {
         exec: 7,
-        stream: Stream::Stderr,
+        stream: GuestStream::Stderr,
         bytes: b"one\0two\xff".to_vec(),
     };
     let stream = encode(&message).unwrap();
@@ -204,7 +206,7 @@ fn a_message_survives_a_cut_at_every_byte() {
 #[test]
 fn a_length_out_of_bounds_is_refused_before_the_body_arrives() {
     for length in [0, FromGuest::MAX_FRAME + 1, usize::try_from(u32::MAX).unwrap()] {
-        let mut decoder = Decoder::<FromGuest>::new();
+        let mut decoder = MessageDecoder::<FromGuest>::new();
         decoder.push(&u32::try_from(length).unwrap().to_le_bytes());
         assert_eq!(
             decoder.next(),
@@ -218,7 +220,7 @@ fn a_length_out_of_bounds_is_refused_before_the_body_arrives() {
 
 #[test]
 fn an_error_is_final() {
-    let mut decoder = Decoder::<FromGuest>::new();
+    let mut decoder = MessageDecoder::<FromGuest>::new();
     decoder.push(&frame(1, &[0xff]));
     let error = decoder.next().unwrap_err();
     decoder.push(&encode(&FromGuest::Ready { version: 1 }).unwrap());
@@ -236,7 +238,7 @@ fn bytes_behind_a_message_in_its_frame_are_refused() {
 
 fn command(argv: Vec<Vec<u8>>) -> ToGuest {
     let (env, cwd) = (vec![(b"PATH".to_vec(), b"/bin".to_vec())], b"/".to_vec());
-    ToGuest::Exec(Exec {
+    ToGuest::Exec(ExecCommand {
         exec: 1,
         argv,
         env,

@@ -26,12 +26,12 @@ use std::path::{Path, PathBuf};
 
 use offleash_core::text::Text;
 
-use crate::change::{Change, shown_path};
+use crate::change::{LayerChange, shown_path};
 use crate::modes;
 use crate::node::NodeKind;
 use crate::run_file::RunPhase;
 use crate::seen;
-use crate::{Run, RunError};
+use crate::{RunError, StoredRun};
 
 pub use error::{ApplyError, ConflictAt, ConflictReason};
 pub(crate) use journal::{APPLIED, applied};
@@ -40,7 +40,7 @@ pub(crate) use rollback::recover;
 
 /// Which changes to apply.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Selection {
+pub enum ChangeSelection {
     /// All that are left.
     All,
     /// Those at or beneath these paths, relative to the workspace or absolute.
@@ -51,7 +51,7 @@ pub enum Selection {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApplyRequest {
     /// Which changes.
-    pub selection: Selection,
+    pub selection: ChangeSelection,
     /// Paths, in the same form, at which a protected name or a link that leads out of the workspace is meant.
     ///
     /// Naming a protected directory names what is in it; naming a directory that is not protected does not.
@@ -62,18 +62,18 @@ pub struct ApplyRequest {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApplyReport {
     /// The changes that were written back.
-    pub applied: Vec<Change>,
+    pub applied: Vec<LayerChange>,
     /// The changes that were asked for and refused; they stay pending.
-    pub refused: Vec<Refusal>,
+    pub refused: Vec<RefusedChange>,
     /// How many changes are left, the refused ones included. At 0 the run is over.
     pub pending: usize,
-    /// The host directories of the run's layers ([`Run::roots`]).
+    /// The host directories of the run's layers ([`StoredRun::roots`]).
     pub roots: Vec<PathBuf>,
 }
 
 /// A change that is not applied because of what it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct RefusedChange {
     /// The layer.
     pub layer: usize,
     /// The path in the layer.
@@ -82,8 +82,8 @@ pub struct Refusal {
     pub reason: RefusalReason,
 }
 
-impl Refusal {
-    /// The path as `diff` and `apply` show and take it; see [`Change::shown_path`].
+impl RefusedChange {
+    /// The path as `diff` and `apply` show and take it; see [`LayerChange::shown_path`].
     #[must_use]
     pub fn shown_path(&self, roots: &[PathBuf]) -> PathBuf {
         shown_path(roots, self.layer, &self.path)
@@ -119,7 +119,7 @@ pub enum RefusalReason {
     NotEmpty,
     /// The entry above it is refused.
     BelowRefused {
-        /// That entry, as [`Change::shown_path`] has it.
+        /// That entry, as [`LayerChange::shown_path`] has it.
         above: PathBuf,
     },
 }
@@ -141,7 +141,7 @@ pub fn leads_out_to(target: &Path) -> String {
     format!("a link that leads out of the workspace, to `{}`", Text::from(target))
 }
 
-impl Run {
+impl StoredRun {
     /// Writes changes back to the host.
     ///
     /// # Errors
@@ -152,7 +152,7 @@ impl Run {
         self.apply_until(request, &mut ApplySteps::unlimited())
     }
 
-    /// As [`Run::apply`], dying when `steps` are used up: what tests do in place of SIGKILL.
+    /// As [`StoredRun::apply`], dying when `steps` are used up: what tests do in place of SIGKILL.
     pub(crate) fn apply_until(
         &mut self,
         request: &ApplyRequest,
@@ -188,7 +188,7 @@ impl Run {
         })
     }
 
-    fn write_back(&self, changes: &[Change], steps: &mut ApplySteps) -> Result<(), ApplyError> {
+    fn write_back(&self, changes: &[LayerChange], steps: &mut ApplySteps) -> Result<(), ApplyError> {
         let trees = (0..self.file.layers.len())
             .map(|layer| self.trees(layer))
             .collect::<Result<Vec<_>, _>>()?;

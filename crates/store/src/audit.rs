@@ -31,7 +31,7 @@ pub use verify::{AuditLines, BadLine, VerifyReport};
 
 /// The audit log of a state directory.
 #[derive(Debug)]
-pub struct Audit {
+pub struct AuditLog {
     state: StateDirectory,
 }
 
@@ -68,7 +68,7 @@ pub struct AuditLine {
 /// What an append found out of order and continued after; a `recovered` line in the log says the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Recovery {
+pub enum LogRecovery {
     /// A crash cut the last line short.
     TornLine,
     /// The log ends before what `audit.head` says: `verify` reports it from now on.
@@ -115,7 +115,7 @@ impl Explained for AuditError {
     }
 }
 
-impl Audit {
+impl AuditLog {
     /// The log in `state`; nothing is opened or made before it is needed.
     pub fn new(state: &StateDirectory) -> Self {
         Self { state: state.clone() }
@@ -125,7 +125,7 @@ impl Audit {
     ///
     /// # Errors
     /// `File` if the log cannot be opened, locked or written.
-    pub fn append(&self, event: &AuditEvent) -> Result<Option<Recovery>, AuditError> {
+    pub fn append(&self, event: &AuditEvent) -> Result<Option<LogRecovery>, AuditError> {
         append::append(&self.state, event)
     }
 

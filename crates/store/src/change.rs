@@ -13,7 +13,7 @@ use offleash_core::record::ChangeSummary;
 use offleash_core::text::Text;
 
 use crate::failure::FileError;
-use crate::node::Node;
+use crate::node::TreeNode;
 
 pub(crate) use walk::{LayerTrees, changes_in_layer};
 
@@ -22,7 +22,7 @@ const UNFINISHED: &str = "what is left of a renaming that was not finished";
 
 /// One changed entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub struct LayerChange {
     /// Which layer of the run, in the order in which they were given; 0 is the workspace.
     pub layer: usize,
     /// The path below the layer's host directory, as bytes the sandbox chose; `.` is that directory itself.
@@ -30,9 +30,9 @@ pub struct Change {
     /// What happened to it.
     pub kind: ChangeKind,
     /// What the host has.
-    pub before: Option<Node>,
+    pub before: Option<TreeNode>,
     /// What the run left.
-    pub after: Option<Node>,
+    pub after: Option<TreeNode>,
     /// The rule that protects it: it is applied only if named.
     pub protected: Option<String>,
     /// Whether it is a symbolic link that leads out of the workspace, or may, to what the sandbox did not see read-only
@@ -41,7 +41,7 @@ pub struct Change {
     pub(crate) copied_up: bool,
 }
 
-impl Change {
+impl LayerChange {
     /// Whether it is what was left of an old name when a renaming was not finished.
     pub(crate) fn is_of_unfinished_renaming(&self) -> bool {
         self.protected.as_deref() == Some(UNFINISHED)
@@ -49,7 +49,7 @@ impl Change {
 
     /// The path as `diff` and `apply` show and take it: relative in the workspace, else absolute.
     ///
-    /// `roots` are the host directories of the run's layers ([`Run::roots`](crate::Run::roots)).
+    /// `roots` are the host directories of the run's layers ([`StoredRun::roots`](crate::StoredRun::roots)).
     #[must_use]
     pub fn shown_path(&self, roots: &[PathBuf]) -> PathBuf {
         shown_path(roots, self.layer, &self.path)
@@ -119,7 +119,7 @@ impl Explained for ChangeError {
 }
 
 /// Counts changes for a record.
-pub fn summarize(changes: &[Change]) -> ChangeSummary {
+pub fn summarize(changes: &[LayerChange]) -> ChangeSummary {
     let count = |wanted: &[ChangeKind]| {
         let found = changes.iter().filter(|change| wanted.contains(&change.kind)).count();
         u64::try_from(found).unwrap_or(u64::MAX)

@@ -29,7 +29,7 @@ use crate::removal::remove_tree;
 /// What the copy of a file with several names is linked from, beside the copy until that is whole.
 const LINKS: &str = ".links";
 /// Most bytes of names of directories that wait for their turn: what of a tree is in memory at a time.
-const MOST_WAITING: usize = 64 * 1024 * 1024;
+const MAX_WAITING: usize = 64 * 1024 * 1024;
 
 /// How much may still be copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -200,7 +200,7 @@ impl TreeCopy<'_> {
             if kind_of(&stat) == NodeKind::Directory {
                 self.budget.take_content(&stat)?;
                 self.waiting += name.to_bytes().len();
-                if self.waiting > MOST_WAITING {
+                if self.waiting > MAX_WAITING {
                     return Err(CopyError::TooLarge {
                         what: "directories in one another",
                     });

@@ -1,8 +1,8 @@
 //! What offleash keeps on disk: runs with their changes, and the audit log, in one state directory.
 //!
-//! [`StateDirectory`] finds and opens it; [`LiveRun`] is a run that is going on, [`Run`] one that is over; a run's
-//! changes are compared with the host ([`Run::changes`]), shown ([`Run::unified`]), written back ([`Run::apply`]) or
-//! dropped ([`Run::discard`]); [`reap()`] finishes what a crash left; [`Audit`] is the log.
+//! [`StateDirectory`] finds and opens it; [`LiveRun`] is a run that is going on, [`StoredRun`] one that is over; a run's
+//! changes are compared with the host ([`StoredRun::changes`]), shown ([`StoredRun::unified`]), written back ([`StoredRun::apply`]) or
+//! dropped ([`StoredRun::discard`]); [`reap()`] finishes what a crash left; [`AuditLog`] is the log.
 //!
 //! Deliberately not here: making mounts, removing cgroups, printing. Bytes and names that a sandbox made are never
 //! trusted: every path below a root is opened by directory descriptor without following a symbolic link.
@@ -47,27 +47,28 @@ mod warm;
 mod testing;
 
 pub use apply::{
-    ApplyError, ApplyReport, ApplyRequest, ConflictAt, ConflictReason, Refusal, RefusalReason, Selection, leads_out_to,
+    ApplyError, ApplyReport, ApplyRequest, ChangeSelection, ConflictAt, ConflictReason, RefusalReason, RefusedChange,
+    leads_out_to,
 };
-pub use audit::{Audit, AuditError, AuditEvent, AuditLine, AuditLines, BadLine, Recovery, VerifyReport};
-pub use change::{Change, ChangeError, ChangeKind, summarize};
+pub use audit::{AuditError, AuditEvent, AuditLine, AuditLines, AuditLog, BadLine, LogRecovery, VerifyReport};
+pub use change::{ChangeError, ChangeKind, LayerChange, summarize};
 pub use clock::{rfc3339, rfc3339_now};
 pub use copy::{CopyBudget, CopyError, copy_layer};
 pub use failure::FileError;
 pub use identity::HostIdentity;
 pub use leads_out::HostPath;
-pub use live_run::{Finished, LiveRun, NewRun};
-pub use node::{Node, NodeKind};
-pub use reap::{Leftover, LeftoverFate, erase, reap, reap_with};
+pub use live_run::{FinishedRun, LiveRun, NewRun};
+pub use node::{NodeKind, TreeNode};
+pub use reap::{LeftoverFate, LeftoverRun, erase, reap, reap_with};
 pub use removal::remove_directory;
-pub use run::Run;
+pub use run::StoredRun;
 pub use run_error::RunError;
 pub use runs::{KEPT_TOMBSTONES, RunListing, RunState, runs};
 pub use sandboxes::{DaemonLock, DirectoryHold, SandboxDirectories};
-pub use spares::Tending;
+pub use spares::SpareMaintenance;
 pub use spread::spread;
 pub use state::{StateDirectory, StateError};
-pub use templates::{Abandoned, HeldTemplate, NewTemplate, Taken, TemplateRecord, Templates};
+pub use templates::{AbandonedLayer, HeldTemplate, NewTemplate, TakeOutcome, TemplateRecord, TemplateStore};
 pub use trusted::led_to;
-pub use unified::{Diff, DiffForm, MAX_TEXT_BYTES};
+pub use unified::{ChangePatch, DiffForm, MAX_TEXT_BYTES};
 pub use warm::{WarmDirectory, WarmLock};

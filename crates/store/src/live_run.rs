@@ -8,7 +8,7 @@ use offleash_core::text::Text;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
-use crate::change::Change;
+use crate::change::LayerChange;
 use crate::claim::RunClaim;
 use crate::clock::{ClockBaseline, rfc3339_now};
 use crate::failure::{FailedCall, FileError};
@@ -20,7 +20,7 @@ use crate::run_file::{LayerFile, RunFile, RunPhase};
 use crate::skeleton::{WORK, make_layer, open_below, remove_known};
 use crate::state::PRIVATE;
 use crate::tree::TreeRoot;
-use crate::{Run, RunError, StateDirectory, Tending, spares};
+use crate::{RunError, SpareMaintenance, StateDirectory, StoredRun, spares};
 
 /// What a run is going to be.
 #[derive(Debug, Clone)]
@@ -45,17 +45,17 @@ pub struct NewRun {
 /// A run that is going on in this process. If the process dies, [`crate::reap()`] finishes it.
 #[derive(Debug)]
 pub struct LiveRun {
-    run: Run,
+    run: StoredRun,
     claim: RunClaim,
 }
 
 /// What a run left when it ended.
 #[derive(Debug)]
-pub struct Finished {
-    /// What it changed; the same as [`Run::changes`] would say.
-    pub changes: Vec<Change>,
+pub struct FinishedRun {
+    /// What it changed; the same as [`StoredRun::changes`] would say.
+    pub changes: Vec<LayerChange>,
     /// The run, unless it changed nothing: then nothing of it is kept.
-    pub run: Option<Run>,
+    pub run: Option<StoredRun>,
 }
 
 impl LiveRun {
@@ -74,7 +74,7 @@ impl LiveRun {
         let claim = RunClaim::take_new(state, &id)
             .map_err(failed)?
             .ok_or_else(|| RunError::Busy { id: id.clone() })?;
-        match Run::create(state, new, &claim) {
+        match StoredRun::create(state, new, &claim) {
             Ok(run) => Ok(Self { run, claim }),
             Err(error) => {
                 if !matches!(error, RunError::Exists { .. }) {
@@ -97,13 +97,13 @@ impl LiveRun {
     }
 
     /// The run, for its id and for looking at the changes so far.
-    pub fn run(&self) -> &Run {
+    pub fn run(&self) -> &StoredRun {
         &self.run
     }
 
     /// Makes directories ready for later runs; for the time in which this one does nothing here.
-    pub fn tending(&self) -> Tending {
-        Tending::new(&self.run.state)
+    pub fn tending(&self) -> SpareMaintenance {
+        SpareMaintenance::new(&self.run.state)
     }
 
     /// The state directory that it is in.
@@ -157,7 +157,7 @@ impl LiveRun {
     ///
     /// # Errors
     /// `Changes` if the changes cannot be read (the run is kept), `File` if the state directory cannot be written.
-    pub fn finish(self) -> Result<Finished, RunError> {
+    pub fn finish(self) -> Result<FinishedRun, RunError> {
         let Self { mut run, claim } = self;
         // If that cannot be told, reading the changes says why, and the run is kept.
         if run.is_untouched().unwrap_or(false) {
@@ -165,7 +165,7 @@ impl LiveRun {
                 run.remove_untouched()?;
             }
             claim.release().map_err(|source| run.failed(source))?;
-            return Ok(Finished {
+            return Ok(FinishedRun {
                 changes: Vec::new(),
                 run: None,
             });
@@ -174,7 +174,7 @@ impl LiveRun {
         if matches!(&changes, Ok(none) if none.is_empty()) {
             run.remove()?;
             claim.release().map_err(|source| run.failed(source))?;
-            return Ok(Finished {
+            return Ok(FinishedRun {
                 changes: Vec::new(),
                 run: None,
             });
@@ -187,14 +187,14 @@ impl LiveRun {
         run.enter(RunPhase::Kept)?;
         claim.release().map_err(|source| run.failed(source))?;
         noted?;
-        Ok(Finished {
+        Ok(FinishedRun {
             changes: changes?,
             run: Some(run),
         })
     }
 }
 
-impl Run {
+impl StoredRun {
     /// Removes what overlayfs worked in: of no use any more, and closed to everybody (mode 000), which stops whoever
     /// copies or counts what is in the state directory.
     fn remove_work(&self) {

@@ -9,9 +9,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-use crate::change::{Change, ChangeKind};
+use crate::change::{ChangeKind, LayerChange};
 use crate::failure::FileError;
-use crate::node::{Node, NodeTime};
+use crate::node::{NodeTime, TreeNode};
 use crate::places;
 
 pub(crate) const MODES: &str = "modes";
@@ -22,9 +22,9 @@ pub(crate) const MODES: &str = "modes";
 pub(crate) struct DirectoryModes(HashMap<(usize, PathBuf), Option<u32>>);
 
 impl DirectoryModes {
-    fn of(changes: &[Change], latest_untouched: NodeTime) -> Self {
+    fn of(changes: &[LayerChange], latest_untouched: NodeTime) -> Self {
         let differing = changes.iter().filter(|change| is_mode_of_directory(change));
-        let known = |before: &Node| (before.identity.ctime <= latest_untouched).then_some(before.mode);
+        let known = |before: &TreeNode| (before.identity.ctime <= latest_untouched).then_some(before.mode);
         let found = differing.filter_map(|change| {
             let before = change.before.as_ref()?;
             Some(((change.layer, change.path.clone()), known(before)))
@@ -33,12 +33,12 @@ impl DirectoryModes {
     }
 
     /// Whether the run may have changed it.
-    pub(crate) fn may_be_changed(&self, change: &Change) -> bool {
+    pub(crate) fn may_be_changed(&self, change: &LayerChange) -> bool {
         !is_mode_of_directory(change) || self.0.contains_key(&(change.layer, change.path.clone()))
     }
 
     /// Whether the run alone changed it, and the host has the mode that it had.
-    pub(crate) fn is_the_runs(&self, change: &Change, before: &Node) -> bool {
+    pub(crate) fn is_the_runs(&self, change: &LayerChange, before: &TreeNode) -> bool {
         let then = self.0.get(&(change.layer, change.path.clone()));
         then.copied().flatten() == Some(before.mode)
     }
@@ -68,12 +68,12 @@ impl DirectoryModes {
     }
 }
 
-pub(crate) fn is_mode_of_directory(change: &Change) -> bool {
-    change.kind == ChangeKind::ModeChanged && change.before.as_ref().is_some_and(Node::is_directory)
+pub(crate) fn is_mode_of_directory(change: &LayerChange) -> bool {
+    change.kind == ChangeKind::ModeChanged && change.before.as_ref().is_some_and(TreeNode::is_directory)
 }
 
 /// Notes them. `latest_untouched` is the latest change time of an untouched entry.
-pub(crate) fn note(directory: &OwnedFd, changes: &[Change], latest_untouched: NodeTime) -> Result<(), FileError> {
+pub(crate) fn note(directory: &OwnedFd, changes: &[LayerChange], latest_untouched: NodeTime) -> Result<(), FileError> {
     let bytes = DirectoryModes::of(changes, latest_untouched).to_bytes();
     places::replace_bytes(directory, MODES, &bytes)
 }

@@ -24,7 +24,7 @@ pub enum NodeKind {
 
 /// An entry of the host or of a run, as it was when it was looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Node {
+pub struct TreeNode {
     /// Its type.
     pub kind: NodeKind,
     /// Permission bits, with set-user-id, set-group-id and sticky: the low twelve bits.
@@ -62,7 +62,7 @@ impl NodeIdentity {
     }
 }
 
-impl Node {
+impl TreeNode {
     pub(crate) fn of(stat: &Stat) -> Self {
         Self {
             kind: kind_of(stat),

@@ -14,7 +14,7 @@ use crate::node::{NodeKind, kind_of};
 use crate::tree::magic_link;
 
 /// `XATTR_LIST_MAX`.
-const LONGEST_LIST: usize = 65_536;
+const MAX_LIST: usize = 65_536;
 
 /// The marks on one entry.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +70,7 @@ fn has_opaque(directory: &OwnedFd, name: &str) -> Result<bool, Errno> {
 
 fn attribute_names(place: &OwnedFd) -> Result<Vec<u8>, Errno> {
     let path = magic_link(place);
-    for length in [1024, LONGEST_LIST] {
+    for length in [1024, MAX_LIST] {
         let mut names = vec![0_u8; length];
         match rustix::fs::listxattr(&path, &mut names) {
             Ok(filled) => {

@@ -3,7 +3,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use offleash_core::path_rules::{Anchors, PathAccess, PathPattern, rule_text};
+use offleash_core::path_rules::{PathAccess, PathPattern, PatternAnchors, rule_text};
 use offleash_core::protected::{protected_non_directory_rule, protected_rule};
 use offleash_core::text::Text;
 
@@ -54,7 +54,7 @@ impl ProtectionRules {
         if let Some(name) = builtin {
             return Some(format!("protected name {}: {}", name.pattern, name.why));
         }
-        let anchors = Anchors {
+        let anchors = PatternAnchors {
             workspace: self.workspace.as_deref(),
             home: self.home.as_deref(),
         };

@@ -14,11 +14,11 @@ use crate::removal::remove_tree;
 use crate::run::{LAYER_PREFIX, UPPER};
 use crate::run_file::RunPhase;
 use crate::tree::{TreeRoot, stat_at};
-use crate::{Run, RunError, StateDirectory, run};
+use crate::{RunError, StateDirectory, StoredRun, run};
 
 /// A run whose process died.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leftover {
+pub struct LeftoverRun {
     /// Its id.
     pub id: RunId,
     /// The cgroups that it recorded.
@@ -44,7 +44,7 @@ pub enum LeftoverFate {
 ///
 /// # Errors
 /// As [`reap_with`].
-pub fn reap(state: &StateDirectory) -> Result<Vec<Leftover>, FileError> {
+pub fn reap(state: &StateDirectory) -> Result<Vec<LeftoverRun>, FileError> {
     reap_with(state, &mut |_| true)
 }
 
@@ -54,11 +54,11 @@ pub fn reap(state: &StateDirectory) -> Result<Vec<Leftover>, FileError> {
 /// run whose groups cannot be removed is left for the next time.
 ///
 /// # Errors
-/// Only if the list of live runs cannot be read; what is wrong with one run is in its [`Leftover`].
+/// Only if the list of live runs cannot be read; what is wrong with one run is in its [`LeftoverRun`].
 pub fn reap_with(
     state: &StateDirectory,
     remove_cgroups: &mut dyn FnMut(&[PathBuf]) -> bool,
-) -> Result<Vec<Leftover>, FileError> {
+) -> Result<Vec<LeftoverRun>, FileError> {
     let mut leftovers = Vec::new();
     for id in live(state)? {
         let Some(claim) = RunClaim::take_over(state, &id)? else {
@@ -71,7 +71,7 @@ pub fn reap_with(
         } else {
             LeftoverFate::Postponed("its control groups cannot be removed".to_owned())
         };
-        leftovers.push(Leftover { id, cgroups, fate });
+        leftovers.push(LeftoverRun { id, cgroups, fate });
     }
     Ok(leftovers)
 }
@@ -122,7 +122,7 @@ fn cgroups(state: &StateDirectory, id: &RunId) -> Vec<PathBuf> {
 
 fn finish(state: &StateDirectory, id: &RunId, claim: RunClaim) -> Result<LeftoverFate, RunError> {
     let failed = |source| RunError::File { id: id.clone(), source };
-    let fate = match Run::open(state, id) {
+    let fate = match StoredRun::open(state, id) {
         Ok(run) => finish_run(run)?,
         // After a power failure the record can be lost while changes are there: those stay until discarded.
         Err(RunError::Damaged { .. }) if holds_changes(state, id).map_err(failed)? => LeftoverFate::Kept,
@@ -152,7 +152,7 @@ fn holds_changes(state: &StateDirectory, id: &RunId) -> Result<bool, FileError> 
     Ok(false)
 }
 
-fn finish_run(mut run: Run) -> Result<LeftoverFate, RunError> {
+fn finish_run(mut run: StoredRun) -> Result<LeftoverFate, RunError> {
     let was_applying = crate::apply::recover(&run.directory).map_err(|source| run.failed(source))?;
     match run.file.phase {
         RunPhase::Started => {
@@ -188,7 +188,7 @@ fn finish_run(mut run: Run) -> Result<LeftoverFate, RunError> {
 }
 
 /// Whether a run is missing a layer, and has no changes in the others: it died when it was removed.
-fn is_half_removed(run: &Run) -> Result<bool, RunError> {
+fn is_half_removed(run: &StoredRun) -> Result<bool, RunError> {
     let is_missing = |layer| {
         let upper = format!("{}/{UPPER}", run::layer_name(layer));
         matches!(stat_at(&run.directory, upper.as_ref()), Ok(None))

@@ -11,11 +11,11 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::apply::recover;
-use crate::change::{Change, ChangeError, LayerTrees, changes_in_layer};
+use crate::change::{ChangeError, LayerChange, LayerTrees, changes_in_layer};
 use crate::claim::RunClaim;
 use crate::failure::{FailedCall, FileError};
 use crate::modes;
-use crate::node::Node;
+use crate::node::TreeNode;
 use crate::places::LayerPaths;
 use crate::protection::ProtectionRules;
 use crate::removal::remove_tree;
@@ -23,7 +23,7 @@ use crate::run_file::{RecordReading, RunFile, RunPhase};
 use crate::seen;
 use crate::tree::{TreeRoot, stat_at};
 use crate::trusted::{LayerPath, TrustSurroundings, TrustedPaths, search};
-use crate::unified::{Diff, unified};
+use crate::unified::{ChangePatch, unified};
 use crate::{RunError, RunState, StateDirectory};
 
 /// What the names of layers begin with.
@@ -37,7 +37,7 @@ const OPEN_DIRECTORY: OFlags = OFlags::RDONLY
 
 /// A run that is over, or that another process works on.
 #[derive(Debug)]
-pub struct Run {
+pub struct StoredRun {
     pub(crate) state: StateDirectory,
     pub(crate) file: RunFile,
     pub(crate) directory: OwnedFd,
@@ -46,7 +46,7 @@ pub struct Run {
     names: Mutex<Option<Vec<LayerPath>>>,
 }
 
-impl Run {
+impl StoredRun {
     pub(crate) fn with(state: &StateDirectory, file: RunFile, directory: OwnedFd) -> Self {
         Self {
             path: state.path().join("runs").join(file.id.as_str()),
@@ -121,12 +121,12 @@ impl Run {
     ///
     /// # Errors
     /// `Workspace` or `WorkspaceReplaced` if a host directory is not what it was, `Changes` if a file cannot be read.
-    pub fn changes(&self) -> Result<Vec<Change>, RunError> {
+    pub fn changes(&self) -> Result<Vec<LayerChange>, RunError> {
         self.changes_and_trusted().map(|(changes, _)| changes)
     }
 
     /// The same, with what protected names lead to.
-    pub(crate) fn changes_and_trusted(&self) -> Result<(Vec<Change>, TrustedPaths), RunError> {
+    pub(crate) fn changes_and_trusted(&self) -> Result<(Vec<LayerChange>, TrustedPaths), RunError> {
         if matches!(self.file.phase, RunPhase::Applied | RunPhase::Discarded) {
             return Ok((Vec::new(), TrustedPaths::default()));
         }
@@ -147,7 +147,12 @@ impl Run {
         Ok((all, trusted))
     }
 
-    fn mark_trusted(&self, trees: &[LayerTrees], protection: &ProtectionRules, changes: &mut [Change]) -> TrustedPaths {
+    fn mark_trusted(
+        &self,
+        trees: &[LayerTrees],
+        protection: &ProtectionRules,
+        changes: &mut [LayerChange],
+    ) -> TrustedPaths {
         if !TrustedPaths::matters_to(changes) {
             return TrustedPaths::default();
         }
@@ -167,7 +172,7 @@ impl Run {
         drop(names);
         let roots = self.roots();
         for change in changes.iter_mut().filter(|change| change.protected.is_none()) {
-            let becomes_directory = change.after.as_ref().is_some_and(Node::is_directory);
+            let becomes_directory = change.after.as_ref().is_some_and(TreeNode::is_directory);
             let place = (change.layer, change.path.as_path());
             change.protected = trusted.rule(protection, &roots, place, becomes_directory);
         }
@@ -177,8 +182,8 @@ impl Run {
     /// A change as a patch in git's form. The bytes are the sandbox's: who prints them to a terminal must escape them.
     ///
     /// # Errors
-    /// As for [`Run::changes`].
-    pub fn unified(&self, change: &Change) -> Result<Diff, RunError> {
+    /// As for [`StoredRun::changes`].
+    pub fn unified(&self, change: &LayerChange) -> Result<ChangePatch, RunError> {
         let diff = unified(&self.trees(change.layer)?, change).map_err(|source| self.unreadable(source))?;
         self.check_place()?;
         Ok(diff)
@@ -283,7 +288,7 @@ impl Run {
     }
 
     /// Notes what the host has now at the changed paths.
-    pub(crate) fn note_seen(&self, changes: &[Change]) -> Result<(), RunError> {
+    pub(crate) fn note_seen(&self, changes: &[LayerChange]) -> Result<(), RunError> {
         let latest_untouched = self.file.baseline.latest_untouched();
         let noted = seen::note(&self.directory, &self.all_trees()?, changes, latest_untouched)
             .and_then(|()| modes::note(&self.directory, changes, latest_untouched));

@@ -7,7 +7,7 @@ use crate::claim::RunClaim;
 use crate::failure::{FailedCall, FileError};
 use crate::removal::remove_tree;
 use crate::run_file::{RunFile, RunPhase};
-use crate::{Run, RunError, StateDirectory, run};
+use crate::{RunError, StateDirectory, StoredRun, run};
 
 /// How many applied and discarded runs stay in lists; older ones are forgotten when another is applied or discarded.
 ///
@@ -72,7 +72,7 @@ pub fn runs(state: &StateDirectory) -> Result<Vec<RunListing>, RunError> {
         id: RunId::from_parts(0, 0),
         source,
     })? {
-        match Run::open(state, &id) {
+        match StoredRun::open(state, &id) {
             // A sandbox that waits for its command has run nothing.
             Ok(run) if run.command().is_empty() && run.state()? == RunState::Running => {}
             Ok(run) => listings.push(RunListing {

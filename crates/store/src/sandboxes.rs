@@ -31,7 +31,7 @@ pub struct SandboxDirectories {
 /// Says that a program lives whose sandbox has this directory, until dropped or the process dies.
 #[derive(Debug)]
 pub struct DirectoryHold {
-    /// Holds the lock. Close-on-exec, so that keepers do not hold it, too.
+    /// Holds the lock. Close-on-exec, so that supervisors do not hold it, too.
     #[expect(dead_code, reason = "open until dropped")]
     lock: OwnedFd,
 }
@@ -39,7 +39,7 @@ pub struct DirectoryHold {
 /// The right to be the daemon of a state directory, until dropped or the process dies.
 #[derive(Debug)]
 pub struct DaemonLock {
-    /// Holds the lock. Close-on-exec, so that keepers do not hold it, too.
+    /// Holds the lock. Close-on-exec, so that supervisors do not hold it, too.
     #[expect(dead_code, reason = "open until dropped")]
     lock: OwnedFd,
 }

@@ -6,9 +6,9 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use crate::change::{Change, ChangeKind, LayerTrees};
+use crate::change::{ChangeKind, LayerChange, LayerTrees};
 use crate::failure::FileError;
-use crate::node::{Node, NodeTime};
+use crate::node::{NodeTime, TreeNode};
 use crate::places::{self, LayerPaths};
 
 pub(crate) const SEEN: &str = "seen";
@@ -17,11 +17,12 @@ pub(crate) const SEEN: &str = "seen";
 pub(crate) fn note(
     directory: &OwnedFd,
     trees: &[LayerTrees],
-    changes: &[Change],
+    changes: &[LayerChange],
     latest_untouched: NodeTime,
 ) -> Result<(), FileError> {
-    let was_there =
-        |change: &&Change| change.kind != ChangeKind::Added || is_gone(&trees[change.layer], change, latest_untouched);
+    let was_there = |change: &&LayerChange| {
+        change.kind != ChangeKind::Added || is_gone(&trees[change.layer], change, latest_untouched)
+    };
     let seen: LayerPaths = changes
         .iter()
         .filter(was_there)
@@ -35,12 +36,12 @@ pub(crate) fn read(directory: &OwnedFd) -> Result<LayerPaths, FileError> {
 }
 
 /// Whether an entry that the host does not have was there when the run started.
-fn is_gone(trees: &LayerTrees, change: &Change, latest_untouched: NodeTime) -> bool {
+fn is_gone(trees: &LayerTrees, change: &LayerChange, latest_untouched: NodeTime) -> bool {
     if !change.copied_up {
         return false;
     }
     // Directories of the host cannot be renamed in a sandbox, only copied.
-    if change.after.as_ref().is_some_and(Node::is_directory) {
+    if change.after.as_ref().is_some_and(TreeNode::is_directory) {
         return true;
     }
     let parent = trees.host.node(change.path.parent().unwrap_or(Path::new("")));

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A run that ends untouched moves its directory to a free `used`; a later one, while its command runs, makes it
-//! `ready` ([`Tending`]); a new run moves a `ready` one to its own name. Each move is one rename that replaces nothing,
+//! `ready` ([`SpareMaintenance`]); a new run moves a `ready` one to its own name. Each move is one rename that replaces nothing,
 //! so that nothing is taken or given twice, there are never more than [`SLOTS`] of either, and a process that is killed
 //! leaves a spare, a run, or a spare half tended, which the next one goes on with.
 //!
@@ -120,7 +120,7 @@ fn rename(from: &OwnedFd, name: &str, to: &OwnedFd, new_name: &str) -> Result<()
 ///
 /// Each step is a few calls at most, of which one writes. What a step cannot do is left, or the spare is removed.
 #[derive(Debug)]
-pub struct Tending {
+pub struct SpareMaintenance {
     root: Arc<OwnedFd>,
     next: TendStep,
 }
@@ -141,7 +141,7 @@ struct UsedSpare {
     stat: Stat,
 }
 
-impl Tending {
+impl SpareMaintenance {
     /// Nothing is done before the first step.
     pub(crate) fn new(state: &StateDirectory) -> Self {
         Self {

@@ -12,8 +12,8 @@
 //! registry.sqlite3…            what the daemon must not forget ([`crate::registry`])
 //! templates/NAME               a template that was built ([`crate::Templates`])
 //! images/…                     images of containers and their unpacked layers, which the room `images` keeps
-//! sandboxes/ID                 a sandbox of the daemon's: its keeper's socket and its files
-//! own/ID                       a sandbox of one program, which holds it: its keeper's socket
+//! sandboxes/ID                 a sandbox of the daemon's: its supervisor's socket and its files
+//! own/ID                       a sandbox of one program, which holds it: its supervisor's socket
 //! offleash-guest-DIGEST        the program that is every sandbox's first process, for all to execute
 //! warm/KEY/ID                  the socket of a sandbox that waits for a run of its kind
 //! daemon.lock                  held by the daemon

@@ -32,7 +32,7 @@ const LAYER: &str = "layer";
 /// The form of [`TemplateRecord`]; another one is not understood.
 const VERSION: u32 = 1;
 /// Longest record, bytes: a recipe that is longer is none of a person's.
-const LONGEST_RECORD: u64 = 1 << 20;
+const MAX_RECORD: u64 = 1 << 20;
 
 /// What is known of a template.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,7 +75,7 @@ impl TemplateRecord {
 
 /// The templates of a state directory.
 #[derive(Debug, Clone)]
-pub struct Templates {
+pub struct TemplateStore {
     path: PathBuf,
 }
 
@@ -87,7 +87,7 @@ pub struct HeldTemplate {
     _lock: OwnedFd,
 }
 
-/// A template that is being built; one that is dropped is left for [`Templates::abandoned`].
+/// A template that is being built; one that is dropped is left for [`TemplateStore::abandoned`].
 #[derive(Debug)]
 pub struct NewTemplate {
     templates: PathBuf,
@@ -101,7 +101,7 @@ pub struct NewTemplate {
 
 /// Something that nobody uses any more, to be removed with all that is in it.
 #[derive(Debug)]
-pub struct Abandoned {
+pub struct AbandonedLayer {
     path: PathBuf,
     /// Nobody can begin to use it.
     _lock: OwnedFd,
@@ -109,9 +109,9 @@ pub struct Abandoned {
 
 /// What came of an attempt to take a template away.
 #[derive(Debug)]
-pub enum Taken {
+pub enum TakeOutcome {
     /// It is no template any more.
-    Taken(Abandoned),
+    Taken(AbandonedLayer),
     /// Sandboxes use it.
     InUse,
     /// There is none.
@@ -137,7 +137,7 @@ impl StateDirectory {
     ///
     /// # Errors
     /// If there is no place for them and none can be made.
-    pub fn templates(&self) -> Result<Templates, StateError> {
+    pub fn templates(&self) -> Result<TemplateStore, StateError> {
         let path = self.path().join(TEMPLATES);
         let made = match DirBuilder::new().mode(0o700).create(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -147,11 +147,11 @@ impl StateDirectory {
             path: self.path().to_owned(),
             source,
         })?;
-        Ok(Templates { path })
+        Ok(TemplateStore { path })
     }
 }
 
-impl Templates {
+impl TemplateStore {
     /// The names of all that there are, sorted.
     ///
     /// # Errors
@@ -230,17 +230,17 @@ impl Templates {
     ///
     /// # Errors
     /// If it cannot be moved.
-    pub fn take(&self, name: &TemplateName) -> Result<Taken, FileError> {
+    pub fn take(&self, name: &TemplateName) -> Result<TakeOutcome, FileError> {
         let path = self.path.join(name.as_str());
         let Some(opened) = open(&path)? else {
-            return Ok(Taken::Missing);
+            return Ok(TakeOutcome::Missing);
         };
         if !lock_alone(&opened).tried("locking", &path)? {
-            return Ok(Taken::InUse);
+            return Ok(TakeOutcome::InUse);
         }
         let gone = old_name(&self.path)?;
         fs::rename(&path, &gone).tried("moving", &path)?;
-        Ok(Taken::Taken(Abandoned {
+        Ok(TakeOutcome::Taken(AbandonedLayer {
             path: gone,
             _lock: opened,
         }))
@@ -250,7 +250,7 @@ impl Templates {
     ///
     /// # Errors
     /// If the list cannot be read.
-    pub fn abandoned(&self) -> Result<Vec<Abandoned>, FileError> {
+    pub fn abandoned(&self) -> Result<Vec<AbandonedLayer>, FileError> {
         let found = fs::read_dir(&self.path).tried("listing", &self.path)?.flatten();
         let hidden = found.filter(|found| {
             let name = found.file_name();
@@ -266,7 +266,7 @@ impl Templates {
                 .is_ok_and(|made| made.elapsed().is_ok_and(|age| age.as_secs() < 5));
             let is_new = found.file_name().to_string_lossy().starts_with(".new-");
             let is_free = !(is_new && is_young) && lock_alone(&lock).is_ok_and(|locked| locked);
-            is_free.then_some(Abandoned { path, _lock: lock })
+            is_free.then_some(AbandonedLayer { path, _lock: lock })
         });
         Ok(unused.collect())
     }
@@ -322,7 +322,7 @@ impl NewTemplate {
     }
 }
 
-impl Abandoned {
+impl AbandonedLayer {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
@@ -385,7 +385,7 @@ fn read_record(directory: &OwnedFd) -> io::Result<TemplateRecord> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::openat(directory, RECORD, flags, Mode::empty())?;
     let mut text = Vec::new();
-    File::from(file).take(LONGEST_RECORD).read_to_end(&mut text)?;
+    File::from(file).take(MAX_RECORD).read_to_end(&mut text)?;
     let record: TemplateRecord = serde_json::from_slice(&text)?;
     if record.version == VERSION {
         Ok(record)
@@ -412,7 +412,7 @@ mod tests {
     use super::*;
     use crate::HostIdentity;
 
-    fn templates(directory: &Path) -> Templates {
+    fn templates(directory: &Path) -> TemplateStore {
         let state = StateDirectory::open(Some(&directory.join("state")), &HostIdentity::of_this_process()).unwrap();
         state.templates().unwrap()
     }
@@ -425,7 +425,7 @@ mod tests {
         TemplateRecord::new(name(), Recipe::default(), "stamp".to_owned(), IdChoice::Range)
     }
 
-    fn hidden(templates: &Templates) -> Vec<String> {
+    fn hidden(templates: &TemplateStore) -> Vec<String> {
         let names = fs::read_dir(&templates.path).unwrap();
         let names = names.map(|found| found.unwrap().file_name().into_string().unwrap());
         names
@@ -447,7 +447,7 @@ mod tests {
         assert_eq!(templates.names().unwrap(), [name()]);
         let held = templates.hold(&name()).unwrap().unwrap();
         assert_eq!(held.record(), &first);
-        assert!(matches!(templates.take(&name()).unwrap(), Taken::InUse));
+        assert!(matches!(templates.take(&name()).unwrap(), TakeOutcome::InUse));
 
         let new = templates.begin(&name()).unwrap().unwrap();
         fs::write(new.layer().join("file"), "second").unwrap();
@@ -459,11 +459,11 @@ mod tests {
         assert_eq!(templates.abandoned().unwrap().len(), 0, "used, and young");
         drop((held, again));
         assert_eq!(templates.abandoned().unwrap().len(), 1);
-        let Taken::Taken(taken) = templates.take(&name()).unwrap() else {
+        let TakeOutcome::Taken(taken) = templates.take(&name()).unwrap() else {
             panic!("nobody uses it")
         };
         assert_eq!(fs::read_to_string(taken.layer().join("file")).unwrap(), "second");
-        assert!(matches!(templates.take(&name()).unwrap(), Taken::Missing));
+        assert!(matches!(templates.take(&name()).unwrap(), TakeOutcome::Missing));
         assert_eq!(templates.names().unwrap(), []);
     }
 
@@ -478,7 +478,7 @@ mod tests {
         assert_eq!(templates.abandoned().unwrap().len(), 0, "its builder lives");
         drop(new);
         let found = templates.abandoned().unwrap();
-        assert_eq!(found.iter().map(Abandoned::path).collect::<Vec<_>>(), [path]);
+        assert_eq!(found.iter().map(AbandonedLayer::path).collect::<Vec<_>>(), [path]);
         assert!(templates.names().unwrap().is_empty());
     }
 

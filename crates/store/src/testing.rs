@@ -12,7 +12,9 @@ use offleash_core::id::RunId;
 use offleash_core::text::Text;
 use rustix::fs::{FileType, Mode, XattrFlags};
 
-use crate::{ApplyReport, ApplyRequest, Change, HostIdentity, LiveRun, NewRun, Run, Selection, StateDirectory};
+use crate::{
+    ApplyReport, ApplyRequest, ChangeSelection, HostIdentity, LayerChange, LiveRun, NewRun, StateDirectory, StoredRun,
+};
 
 /// A state directory and a workspace; gone when dropped.
 pub(crate) struct TestScratch {
@@ -65,7 +67,7 @@ impl TestScratch {
     }
 
     /// A run that is over and did `edit` to its workspace layer.
-    pub(crate) fn ran(&self, edit: impl FnOnce(&Path)) -> Run {
+    pub(crate) fn ran(&self, edit: impl FnOnce(&Path)) -> StoredRun {
         let live = self.start();
         edit(&upper(&live));
         live.finish().unwrap().run.unwrap()
@@ -87,21 +89,21 @@ pub(crate) fn upper(live: &LiveRun) -> PathBuf {
 
 pub(crate) fn all() -> ApplyRequest {
     ApplyRequest {
-        selection: Selection::All,
+        selection: ChangeSelection::All,
         named: Vec::new(),
     }
 }
 
 pub(crate) fn paths(paths: &[&str]) -> ApplyRequest {
     ApplyRequest {
-        selection: Selection::Paths(paths.iter().map(PathBuf::from).collect()),
+        selection: ChangeSelection::Paths(paths.iter().map(PathBuf::from).collect()),
         named: Vec::new(),
     }
 }
 
 pub(crate) fn named(paths: &[&str]) -> ApplyRequest {
     ApplyRequest {
-        selection: Selection::All,
+        selection: ChangeSelection::All,
         named: paths.iter().map(PathBuf::from).collect(),
     }
 }
@@ -182,7 +184,7 @@ pub(crate) fn snapshot(root: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>, i64)> {
 }
 
 /// `kind path` for each change, as one would list them.
-pub(crate) fn shown(changes: &[Change]) -> Vec<String> {
+pub(crate) fn shown(changes: &[LayerChange]) -> Vec<String> {
     changes
         .iter()
         .map(|change| format!("{:?} {}", change.kind, Text::from(&change.path)))

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat, StatxFlags};
 use rustix::io::Errno;
 
-use crate::node::{Node, NodeKind, NodeTime};
+use crate::node::{NodeKind, NodeTime, TreeNode};
 
 /// The longest piece of a path that one call resolves; `PATH_MAX` is 4096 with the closing NUL.
 const PIECE: usize = 4000;
@@ -80,9 +80,9 @@ impl TreeRoot {
     /// What is at `relative`, with the target of a link; `None` if nothing is, or something above is no directory.
     ///
     /// A symbolic link or a mount on the way is an error (`ELOOP`, `EXDEV`).
-    pub(crate) fn node(&self, relative: &Path) -> Result<Option<Node>, Errno> {
+    pub(crate) fn node(&self, relative: &Path) -> Result<Option<TreeNode>, Errno> {
         if relative.as_os_str().is_empty() {
-            return Ok(Some(Node::of(&rustix::fs::fstat(&self.root)?)));
+            return Ok(Some(TreeNode::of(&rustix::fs::fstat(&self.root)?)));
         }
         match self.parent(relative) {
             Ok((parent, name)) => self.in_directory(&parent, || node_at(&parent, name)),
@@ -243,7 +243,7 @@ pub(crate) fn open_file(parent: impl AsFd, name: &OsStr, modes: ModeHandling) ->
         OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
         Mode::empty(),
     )?;
-    if Node::of(&rustix::fs::fstat(&place)?).kind != crate::NodeKind::File {
+    if TreeNode::of(&rustix::fs::fstat(&place)?).kind != crate::NodeKind::File {
         return Err(Errno::INVAL);
     }
     let opened = match reopen(&place, flags) {
@@ -283,11 +283,11 @@ fn with_owner_bits<T>(place: &OwnedFd, bits: u32, action: impl FnOnce() -> Resul
 }
 
 /// What `name` in `parent` is, with the target of a link; `None` if there is no such name.
-pub(crate) fn node_at(parent: &OwnedFd, name: &OsStr) -> Result<Option<Node>, Errno> {
+pub(crate) fn node_at(parent: &OwnedFd, name: &OsStr) -> Result<Option<TreeNode>, Errno> {
     let Some(stat) = stat_at(parent, name)? else {
         return Ok(None);
     };
-    let mut node = Node::of(&stat);
+    let mut node = TreeNode::of(&stat);
     if node.kind == crate::NodeKind::Symlink {
         let target = rustix::fs::readlinkat(parent, name, Vec::new())?;
         node.target = Some(std::ffi::OsString::from_vec(target.into_bytes()).into());

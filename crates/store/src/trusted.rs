@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 
 use offleash_core::path_rules::PathPattern;
 
-use crate::change::{Change, LayerTrees};
+use crate::change::{LayerChange, LayerTrees};
 use crate::protection::ProtectionRules;
 use crate::tree::TreeRoot;
 
@@ -64,7 +64,7 @@ impl LayerPath {
 pub(crate) struct TrustSurroundings<'a> {
     pub(crate) trees: &'a [LayerTrees],
     /// Sorted by layer and path.
-    pub(crate) changes: &'a [Change],
+    pub(crate) changes: &'a [LayerChange],
     pub(crate) protection: &'a ProtectionRules,
     /// What `~` stands for on the host.
     pub(crate) home: Option<&'a Path>,
@@ -80,7 +80,7 @@ pub(crate) struct TrustedPaths {
 
 impl TrustedPaths {
     /// Whether any change is one for which names have to be found: not of git's own data.
-    pub(crate) fn matters_to(changes: &[Change]) -> bool {
+    pub(crate) fn matters_to(changes: &[LayerChange]) -> bool {
         changes
             .iter()
             .any(|change| change.protected.is_none() && !is_data_of_git(change))
@@ -129,7 +129,7 @@ pub fn led_to(root: &Path, path: &Path, protect: &[PathPattern], home: Option<&P
 }
 
 /// What git keeps in a repository, of which nothing is ever run: in that of the workspace's top, or in another layer.
-fn is_data_of_git(change: &Change) -> bool {
+fn is_data_of_git(change: &LayerChange) -> bool {
     const DATA: [&str; 10] = [
         "index",
         "index.lock",

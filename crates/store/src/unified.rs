@@ -11,9 +11,9 @@ use std::time::Duration;
 use rustix::io::Errno;
 use similar::{Algorithm, DiffOp, TextDiff};
 
-use crate::change::{Change, ChangeError, ChangeKind, LayerTrees};
+use crate::change::{ChangeError, ChangeKind, LayerChange, LayerTrees};
 use crate::failure::FileError;
-use crate::node::{Node, NodeKind};
+use crate::node::{NodeKind, TreeNode};
 use crate::quote::git_quoted;
 use crate::tree::TreeRoot;
 
@@ -23,11 +23,11 @@ pub const MAX_TEXT_BYTES: u64 = 4 << 20;
 const BINARY_LOOK: usize = 8000;
 const CONTEXT_LINES: usize = 3;
 /// After this long the rest of a file is shown as replaced, so that a hostile file cannot keep us busy.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A patch for one change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Diff {
+pub struct ChangePatch {
     /// What it holds.
     pub form: DiffForm,
     /// The patch, ending in a newline. Its lines may hold any byte, its headers only printable ASCII.
@@ -53,7 +53,7 @@ pub enum DiffForm {
     Metadata,
 }
 
-pub(crate) fn unified(trees: &LayerTrees, change: &Change) -> Result<Diff, ChangeError> {
+pub(crate) fn unified(trees: &LayerTrees, change: &LayerChange) -> Result<ChangePatch, ChangeError> {
     let mut patch = PatchText::new(change);
     let (before, after) = (change.before.as_ref(), change.after.as_ref());
     match (before, after) {
@@ -70,7 +70,7 @@ pub(crate) fn unified(trees: &LayerTrees, change: &Change) -> Result<Diff, Chang
 struct PatchText<'a> {
     path: &'a Path,
     kind: ChangeKind,
-    diff: Diff,
+    diff: ChangePatch,
 }
 
 enum FileContent {
@@ -83,8 +83,8 @@ enum FileContent {
 }
 
 impl<'a> PatchText<'a> {
-    fn new(change: &'a Change) -> Self {
-        let diff = Diff {
+    fn new(change: &'a LayerChange) -> Self {
+        let diff = ChangePatch {
             form: DiffForm::Metadata,
             bytes: Vec::new(),
             added_lines: 0,
@@ -97,7 +97,12 @@ impl<'a> PatchText<'a> {
         }
     }
 
-    fn side(&mut self, trees: &LayerTrees, before: Option<&Node>, after: Option<&Node>) -> Result<(), ChangeError> {
+    fn side(
+        &mut self,
+        trees: &LayerTrees,
+        before: Option<&TreeNode>,
+        after: Option<&TreeNode>,
+    ) -> Result<(), ChangeError> {
         let Some(kind) = after.or(before).map(|node| node.kind) else {
             return Ok(());
         };
@@ -115,7 +120,7 @@ impl<'a> PatchText<'a> {
         Ok(())
     }
 
-    fn note(&mut self, kind: NodeKind, before: Option<&Node>, after: Option<&Node>) {
+    fn note(&mut self, kind: NodeKind, before: Option<&TreeNode>, after: Option<&TreeNode>) {
         let name = match kind {
             NodeKind::Directory => "directory",
             NodeKind::Fifo => "fifo",
@@ -132,7 +137,7 @@ impl<'a> PatchText<'a> {
         self.line(&[format!("# {what}: ").as_bytes(), &path]);
     }
 
-    fn header(&mut self, before: Option<&Node>, after: Option<&Node>) {
+    fn header(&mut self, before: Option<&TreeNode>, after: Option<&TreeNode>) {
         let (old, new) = (git_quoted("a/", self.path), git_quoted("b/", self.path));
         self.line(&[b"diff --git ", &old, b" ", &new]);
         match (before, after) {
@@ -146,7 +151,7 @@ impl<'a> PatchText<'a> {
         }
     }
 
-    fn content(&self, tree: &TreeRoot, node: Option<&Node>) -> Result<FileContent, ChangeError> {
+    fn content(&self, tree: &TreeRoot, node: Option<&TreeNode>) -> Result<FileContent, ChangeError> {
         let Some(node) = node else {
             return Ok(FileContent::Absent);
         };
@@ -217,7 +222,7 @@ impl<'a> PatchText<'a> {
         let (old, new) = (lines(old), lines(new));
         let compared = TextDiff::configure()
             .algorithm(Algorithm::Myers)
-            .timeout(PATIENCE)
+            .timeout(TIMEOUT)
             .diff_slices(&old, &new);
         for group in compared.grouped_ops(CONTEXT_LINES) {
             self.hunk(&group, &old, &new);
@@ -294,7 +299,7 @@ fn range(start: usize, end: usize) -> String {
 }
 
 /// The file mode as git writes it, with every permission bit so that none is hidden.
-fn git_mode(node: &Node) -> String {
+fn git_mode(node: &TreeNode) -> String {
     if node.kind == NodeKind::Symlink {
         "120000".to_owned()
     } else {

@@ -1,7 +1,7 @@
 //! Keeps the beginning of each output stream for the record.
 
 use offleash_core::exec::OutputStream;
-use offleash_core::record::Captured;
+use offleash_core::record::CapturedOutput;
 use offleash_core::text;
 
 /// Output kept for the record of a run.
@@ -39,19 +39,19 @@ impl Capture {
             .extend_from_slice(bytes.get(..room.min(bytes.len())).unwrap_or_default());
     }
 
-    pub(crate) fn into_records(self) -> (Captured, Captured) {
+    pub(crate) fn into_records(self) -> (CapturedOutput, CapturedOutput) {
         (self.stdout.into_record(), self.stderr.into_record())
     }
 }
 
 impl Kept {
-    fn into_record(self) -> Captured {
+    fn into_record(self) -> CapturedOutput {
         let truncated = self.total > self.bytes.len() as u64;
         let (data, encoding) = match whole_characters(self.bytes, truncated) {
             Ok(text) => (text, "utf-8"),
             Err(bytes) => (text::encode_base64(&bytes), "base64"),
         };
-        Captured {
+        CapturedOutput {
             data,
             encoding: encoding.to_owned(),
             bytes: self.total,
@@ -75,7 +75,7 @@ fn whole_characters(mut bytes: Vec<u8>, truncated: bool) -> Result<String, Vec<u
 mod tests {
     use super::*;
 
-    fn stdout_of(most: usize, writes: &[&[u8]]) -> Captured {
+    fn stdout_of(most: usize, writes: &[&[u8]]) -> CapturedOutput {
         let mut capture = Capture::new(most);
         for bytes in writes {
             capture.take(OutputStream::Stdout, bytes);

@@ -1,7 +1,7 @@
 //! What becomes of a run's changes: written back or dropped, and noted in the audit log.
 
 use offleash_core::id::RunId;
-use offleash_store::{ApplyReport, ApplyRequest, Run, RunError, StateDirectory};
+use offleash_store::{ApplyReport, ApplyRequest, RunError, StateDirectory, StoredRun};
 
 use crate::lifecycle::{ManagerError, audit};
 
@@ -10,7 +10,7 @@ use crate::lifecycle::{ManagerError, audit};
 /// # Errors
 /// When the run is unknown or over, the host changed meanwhile, or a call failed.
 pub fn apply(state: &StateDirectory, id: &RunId, request: &ApplyRequest) -> Result<ApplyReport, ManagerError> {
-    let mut run = Run::open(state, id)?;
+    let mut run = StoredRun::open(state, id)?;
     let report = run.apply(request)?;
     audit::applied(state, id, &report)?;
     Ok(report)
@@ -21,9 +21,9 @@ pub fn apply(state: &StateDirectory, id: &RunId, request: &ApplyRequest) -> Resu
 /// # Errors
 /// When the run is unknown, going on or over already.
 pub fn discard(state: &StateDirectory, id: &RunId) -> Result<(), ManagerError> {
-    match Run::open(state, id) {
+    match StoredRun::open(state, id) {
         Ok(run) => run.discard()?,
-        Err(RunError::Damaged { .. }) => Run::discard_damaged(state, id)?,
+        Err(RunError::Damaged { .. }) => StoredRun::discard_damaged(state, id)?,
         Err(error) => return Err(error.into()),
     }
     audit::discarded(state, id)

@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use offleash_core::plan::Environment;
 use offleash_core::text::Text;
 pub use offleash_protocol::Dialogue as Message;
-use offleash_protocol::{Decoder, encode};
+use offleash_protocol::{MessageDecoder, encode};
 use rustix::fs::MemfdFlags;
 
 /// A message as one frame.
@@ -28,7 +28,7 @@ pub fn frame<M: Message>(message: &M) -> io::Result<Vec<u8>> {
 /// # Errors
 /// `InvalidData` when they are not one frame.
 pub fn only<M: Message>(bytes: &[u8]) -> io::Result<M> {
-    let mut decoder = Decoder::new();
+    let mut decoder = MessageDecoder::new();
     decoder.push(bytes);
     let message = decoder
         .next()

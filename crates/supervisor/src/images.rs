@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use offleash_core::plan::User;
+use offleash_core::plan::SandboxUser;
 use offleash_core::record::ImageUse;
 use offleash_core::spec::{IdChoice, ImageSpec, RootChoice};
 use offleash_images::{IdNamespace, ImageError, ImageRoot, ImageStore, LayerOwnership, LayerReport, NoProgress};
@@ -82,7 +82,7 @@ fn normal(path: &Path) -> PathBuf {
 }
 
 /// The accounts of an image that a sandbox can have.
-fn accounts(passwd: &str) -> impl Iterator<Item = User> {
+fn accounts(passwd: &str) -> impl Iterator<Item = SandboxUser> {
     passwd.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
         let [name, _, uid, gid, _, home, shell] = fields[..] else {
@@ -90,7 +90,7 @@ fn accounts(passwd: &str) -> impl Iterator<Item = User> {
         };
         let id = |text: &str| text.parse::<u32>().ok().filter(|id| *id < IDS);
         let is_path = |text: &str| text.starts_with('/');
-        Some(User {
+        Some(SandboxUser {
             uid: id(uid)?,
             gid: id(gid)?,
             name: Some(name).filter(|name| !name.is_empty())?.to_owned(),
@@ -105,7 +105,7 @@ fn accounts(passwd: &str) -> impl Iterator<Item = User> {
 }
 
 /// The user that a configuration names: `name`, `uid`, each with a group or without; nothing is the superuser.
-fn usual_user(named: &str, passwd: &str, group: &str) -> Result<User, ImageError> {
+fn usual_user(named: &str, passwd: &str, group: &str) -> Result<SandboxUser, ImageError> {
     let (user, group_named) = match named.split_once(':') {
         Some((user, group)) => (user, Some(group).filter(|group| !group.is_empty())),
         None => (named, None),
@@ -119,11 +119,11 @@ fn usual_user(named: &str, passwd: &str, group: &str) -> Result<User, ImageError
         }
     };
     let uid = user.parse::<u32>().ok();
-    let is_meant = |account: &User| account.name == user || Some(account.uid) == uid;
+    let is_meant = |account: &SandboxUser| account.name == user || Some(account.uid) == uid;
     let found = accounts(passwd).find(is_meant).or_else(|| {
         // A number needs no account, and the superuser is everywhere.
         let uid = uid.or((user == "root").then_some(0)).filter(|uid| *uid < IDS)?;
-        Some(User {
+        Some(SandboxUser {
             uid,
             gid: 0,
             name: if uid == 0 { "root".to_owned() } else { uid.to_string() },

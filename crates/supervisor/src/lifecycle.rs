@@ -21,15 +21,16 @@ use offleash_core::error::{ErrorKind, Explained as _, with_causes};
 use offleash_core::exec::{ExecEnd, ExecRequest, Stdin, TerminalSize};
 use offleash_core::id::RunId;
 use offleash_core::limits::LimitName;
-use offleash_core::plan::{Environment, Plan, User};
+use offleash_core::plan::{Environment, Plan, SandboxUser};
 use offleash_core::record::{ChangeSummary, NetworkUse, Outcome, RunRecord};
 use offleash_core::spec::{IdChoice, SandboxSpec, WorkspaceMode, WorkspaceSpec};
 use offleash_core::text::Text;
-use offleash_isolation::sandbox::{Enforcement, Final};
+use offleash_isolation::sandbox::{EnforcementReport, FinalReport};
 use offleash_store::{
-    ApplyRequest, Finished, HostIdentity, LeftoverFate, Run, RunError, Selection, StateDirectory, reap_with, summarize,
+    ApplyRequest, ChangeSelection, FinishedRun, HostIdentity, LeftoverFate, RunError, StateDirectory, StoredRun,
+    reap_with, summarize,
 };
-use offleash_sys::cgroup::Group;
+use offleash_sys::cgroup::ControlGroup;
 
 pub use self::error::ManagerError;
 pub(crate) use self::kept::{KeptSandbox, record_kept};
@@ -47,7 +48,7 @@ pub use self::secrets::SecretsError;
 use crate::capture::Capture;
 use crate::run_client::{ExecIo, RunClient, RunOutcome};
 use crate::sandbox_loop::Ending;
-use offleash_planner::{ExecBasis, Host, PlanError};
+use offleash_planner::{ExecBasis, PlanError, PlanningHost};
 
 /// What a command that succeeded is answered with when not everything was written back in mode `rw`.
 const EXIT_HELD_BACK: u8 = 1;
@@ -142,7 +143,7 @@ pub fn run(request: &RunRequest, io: &mut dyn ExecIo) -> Result<RunReport, Manag
 fn conclude(
     request: &RunRequest,
     setup: SandboxSetup,
-    outcome: Result<(ExecutedRun, Enforcement), ManagerError>,
+    outcome: Result<(ExecutedRun, EnforcementReport), ManagerError>,
 ) -> Result<RunReport, ManagerError> {
     let mut ended = setup.end();
     let (executed, enforcement) = match outcome {
@@ -176,7 +177,7 @@ fn conclude(
 ///
 /// # Errors
 /// When the current directory is gone.
-pub fn this_host(state_directory: &std::path::Path) -> Result<Host, ManagerError> {
+pub fn this_host(state_directory: &std::path::Path) -> Result<PlanningHost, ManagerError> {
     let cwd = match std::env::current_dir() {
         // It was removed. What needs it has asked for it by now.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => PathBuf::from("/"),
@@ -185,7 +186,7 @@ pub fn this_host(state_directory: &std::path::Path) -> Result<Host, ManagerError
             source,
         })?,
     };
-    Ok(Host {
+    Ok(PlanningHost {
         euid: rustix::process::geteuid().as_raw(),
         egid: rustix::process::getegid().as_raw(),
         home: offleash_planner::this_home(),
@@ -268,7 +269,7 @@ pub fn new_id() -> Result<RunId, ManagerError> {
 #[derive(Debug)]
 struct ExecutedRun {
     outcome: RunOutcome,
-    last: Final,
+    last: FinalReport,
     network: Option<NetworkUse>,
     /// What a command that failed tried to reach without a network.
     strays: u64,
@@ -281,7 +282,7 @@ fn carry_out(
     running: &mut RunningSandbox,
     chore: &mut dyn FnMut() -> bool,
     io: &mut dyn ExecIo,
-) -> Result<(ExecutedRun, Enforcement), ManagerError> {
+) -> Result<(ExecutedRun, EnforcementReport), ManagerError> {
     setup.outside.news().iter().for_each(|line| io.note(line));
     let more = std::mem::take(&mut setup.outside.secrets.variables);
     let command = setup.command_of(request, &setup.basis, more)?;
@@ -338,7 +339,7 @@ impl SandboxSetup {
 }
 
 /// Where the command starts, and its environment, in which `PWD` says the same unless the owner set another.
-fn directory_and_environment(request: &RunRequest, basis: &ExecBasis, user: &User) -> (PathBuf, Environment) {
+fn directory_and_environment(request: &RunRequest, basis: &ExecBasis, user: &SandboxUser) -> (PathBuf, Environment) {
     // Whoever stands in the usual user's home stands in his own.
     let usual = match basis.cwd == basis.user.home {
         true => &user.home,
@@ -358,13 +359,13 @@ fn directory_and_environment(request: &RunRequest, basis: &ExecBasis, user: &Use
 pub(crate) struct EndedSandbox {
     pub(crate) spec: SandboxSpec,
     pub(crate) state: StateDirectory,
-    pub(crate) host: Host,
+    pub(crate) host: PlanningHost,
     pub(crate) plan: Plan,
     /// What listened on the host.
     published: PublishedPorts,
     started_at: String,
     /// Taken when it is settled.
-    finished: Option<Result<Finished, RunError>>,
+    finished: Option<Result<FinishedRun, RunError>>,
     /// What its owner should know, a line each.
     notes: Vec<String>,
     /// What was to be said of the request when it began.
@@ -496,20 +497,20 @@ fn part_of_a_repository(record: &RunRecord, workspace: Option<&WorkspaceSpec>) -
 }
 
 /// How many changes that are held back are told of one by one.
-const MOST_TOLD: usize = 20;
+const MAX_TOLD: usize = 20;
 
 /// Mode `rw`: applies what may be applied; the rest is kept like that of an overlay. Answers what is said of the rest, if
 /// there is one.
-fn write_back(mut run: Run, summary: &mut ChangeSummary, notes: &mut Vec<String>) -> Option<String> {
+fn write_back(mut run: StoredRun, summary: &mut ChangeSummary, notes: &mut Vec<String>) -> Option<String> {
     let id = run.id().clone();
     let request = ApplyRequest {
-        selection: Selection::All,
+        selection: ChangeSelection::All,
         named: Vec::new(),
     };
     match run.apply(&request) {
         Ok(report) => {
             summary.applied = true;
-            let told = report.refused.iter().take(MOST_TOLD);
+            let told = report.refused.iter().take(MAX_TOLD);
             notes.extend(told.map(|refusal| refusal.told(&report.roots)));
             (!report.refused.is_empty()).then(|| {
                 format!(
@@ -533,7 +534,7 @@ fn counted(count: usize, one: &str, many: &str) -> String {
 
 /// Whether every group that a crashed run left is gone now.
 pub fn remove_leftover_groups(paths: &[PathBuf]) -> bool {
-    Group::adopt(paths.iter().cloned())
+    ControlGroup::adopt(paths.iter().cloned())
         .and_then(|group| group.kill().and_then(|()| group.remove()))
         .is_ok()
 }

@@ -7,7 +7,7 @@ use offleash_core::level::Level;
 use offleash_core::template::TemplateName;
 use offleash_core::text::{Text, one_line};
 use offleash_interpreter::language::Language;
-use offleash_isolation::probe::{Check, Mend, Report, Status};
+use offleash_isolation::probe::{FeatureCheck, FeatureRemedy, FeatureStatus, ProbeReport};
 use offleash_store::{HostIdentity, StateDirectory};
 
 use crate::templates;
@@ -15,10 +15,10 @@ use crate::templates;
 /// Where programs of the host are that sandboxes see.
 const PLACES: [&str; 4] = ["/usr/local/bin", "/usr/bin", "/usr/local/sbin", "/usr/sbin"];
 /// Templates that are named; there may be many.
-const MOST_NAMED: usize = 8;
+const MAX_NAMED: usize = 8;
 
 /// Which languages contexts can have, and whether an interpreter that is ready can be forked for them.
-pub fn checks(report: &Report, state: &Path) -> [Check; 2] {
+pub fn checks(report: &ProbeReport, state: &Path) -> [FeatureCheck; 2] {
     let built = built(state);
     [languages(PLACES.map(Path::new), &built), forked(report, &built)]
 }
@@ -34,7 +34,10 @@ fn built(state: &Path) -> Result<Vec<String>, String> {
     Ok(listed.into_iter().map(|one| one.record.name.to_string()).collect())
 }
 
-fn languages<'a>(places: impl IntoIterator<Item = &'a Path> + Clone, built: &Result<Vec<String>, String>) -> Check {
+fn languages<'a>(
+    places: impl IntoIterator<Item = &'a Path> + Clone,
+    built: &Result<Vec<String>, String>,
+) -> FeatureCheck {
     let find = |program: &&str| -> Option<PathBuf> {
         let mut paths = places.clone().into_iter().map(|place| place.join(program));
         paths.find(|path| path.is_file())
@@ -60,29 +63,29 @@ fn languages<'a>(places: impl IntoIterator<Item = &'a Path> + Clone, built: &Res
         _ => {}
     }
     let status = match (&*there, &*missing) {
-        (_, []) => Status::Ok,
-        ([], _) => Status::Missing,
-        _ => Status::Limited,
+        (_, []) => FeatureStatus::Ok,
+        ([], _) => FeatureStatus::Missing,
+        _ => FeatureStatus::Limited,
     };
     let recipes: Vec<String> = missing
         .iter()
         .map(|one| format!("{}: {}", one.name(), one.recipe()))
         .collect();
-    Check {
+    FeatureCheck {
         name: "code-languages",
         status,
         found,
         needed_for: "contexts of code (`run_code` of `mcp` and `serve`, E2B's code interpreter) in sandboxes of no template",
-        mend: (!recipes.is_empty()).then(|| Mend {
+        mend: (!recipes.is_empty()).then(|| FeatureRemedy {
             explanation: recipes.join("; "),
             commands: Vec::new(),
         }),
     }
 }
 
-fn forked(report: &Report, built: &Result<Vec<String>, String>) -> Check {
+fn forked(report: &ProbeReport, built: &Result<Vec<String>, String>) -> FeatureCheck {
     const USUAL: &str = "in sandboxes of the base, contexts start their own";
-    let check = |status, found: String, mend| Check {
+    let check = |status, found: String, mend| FeatureCheck {
         name: "ready-interpreter",
         status,
         found,
@@ -94,23 +97,23 @@ fn forked(report: &Report, built: &Result<Vec<String>, String>) -> Check {
         let why = why.map_or_else(String::new, |one| format!(": {}", one.why));
         let explanation = "what level `process` lacks is above, with its mend".to_owned();
         let commands = Vec::new();
-        let mend = Mend { explanation, commands };
+        let mend = FeatureRemedy { explanation, commands };
         return check(
-            Status::Missing,
+            FeatureStatus::Missing,
             format!("no interpreter can be forked into a sandbox below level `process`, which is not here{why}"),
             Some(mend),
         );
     }
     // Its own line says what to do about it.
     let landlock = report.checks.iter().find(|check| check.name == "landlock");
-    if landlock.is_some_and(|check| check.status != Status::Ok) {
+    if landlock.is_some_and(|check| check.status != FeatureStatus::Ok) {
         let found = "an interpreter is forked into sandboxes only where Landlock can keep it from looking into them while they \
                      are made (Linux 6.12); contexts start their own";
-        return check(Status::Limited, found.to_owned(), None);
+        return check(FeatureStatus::Limited, found.to_owned(), None);
     }
     match built {
         Err(why) => check(
-            Status::Missing,
+            FeatureStatus::Missing,
             format!("the templates cannot be seen: {}", one_line(why.as_bytes())),
             None,
         ),
@@ -118,17 +121,17 @@ fn forked(report: &Report, built: &Result<Vec<String>, String>) -> Check {
             let missing = templates::TemplateError::Missing {
                 name: TemplateName::code_interpreter(),
             };
-            let mend = Mend {
+            let mend = FeatureRemedy {
                 explanation: offleash_core::error::Explained::hint(&missing).unwrap_or_default(),
                 commands: Vec::new(),
             };
             let found =
                 format!("an interpreter can be forked into sandboxes of a built template, and there is none; {USUAL}");
-            check(Status::Limited, found, Some(mend))
+            check(FeatureStatus::Limited, found, Some(mend))
         }
         Ok(built) => {
             let found = format!("`serve` forks it into sandboxes of {}; {USUAL}", named(built));
-            check(Status::Ok, found, None)
+            check(FeatureStatus::Ok, found, None)
         }
     }
 }
@@ -136,10 +139,10 @@ fn forked(report: &Report, built: &Result<Vec<String>, String>) -> Check {
 fn named(built: &[String]) -> String {
     let shown: Vec<String> = built
         .iter()
-        .take(MOST_NAMED)
+        .take(MAX_NAMED)
         .map(|name| format!("`{}`", Text::from(name.as_str())))
         .collect();
-    match built.len().saturating_sub(MOST_NAMED) {
+    match built.len().saturating_sub(MAX_NAMED) {
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),
     }
@@ -151,10 +154,10 @@ mod tests {
 
     use super::*;
 
-    fn report(available: bool) -> Report {
+    fn report(available: bool) -> ProbeReport {
         let why = "lacks user-namespaces".to_owned();
         let level = Level::Process;
-        Report {
+        ProbeReport {
             checks: Vec::new(),
             levels: vec![LevelReport { level, available, why }],
         }
@@ -167,7 +170,7 @@ mod tests {
         let none = check(Ok(Vec::new()));
         assert_eq!(
             (none.status, none.found.contains("no language")),
-            (Status::Missing, true),
+            (FeatureStatus::Missing, true),
             "{none:?}"
         );
         assert!(
@@ -181,48 +184,48 @@ mod tests {
         // Java without its compiler is none.
         let expected = "this machine has the programs of python, bash; not of javascript, typescript (if Node is 22.13 or newer), r, java; \
                         templates may have more: `stats`";
-        assert_eq!((some.status, &*some.found), (Status::Limited, expected));
+        assert_eq!((some.status, &*some.found), (FeatureStatus::Limited, expected));
         for program in ["node", "Rscript", "javac"] {
             std::fs::write(place.path().join(program), "").unwrap();
         }
         let all = check(Ok(Vec::new()));
-        assert_eq!((all.status, all.mend), (Status::Ok, None));
+        assert_eq!((all.status, all.mend), (FeatureStatus::Ok, None));
     }
 
     #[test]
     fn why_no_interpreter_can_be_forked_comes_with_its_mend() {
         let below = forked(&report(false), &Ok(vec!["code-interpreter".to_owned()]));
-        assert_eq!(below.status, Status::Missing);
+        assert_eq!(below.status, FeatureStatus::Missing);
         assert!(
             below.found.contains("lacks user-namespaces") && below.mend.is_some(),
             "{below:?}"
         );
         let none = forked(&report(true), &Ok(Vec::new()));
-        assert_eq!(none.status, Status::Limited);
+        assert_eq!(none.status, FeatureStatus::Limited);
         assert!(none.mend.unwrap().explanation.contains("offleash template build"));
         let there = forked(&report(true), &Ok(vec!["code-interpreter".to_owned()]));
-        assert_eq!((there.status, there.mend.is_none()), (Status::Ok, true));
+        assert_eq!((there.status, there.mend.is_none()), (FeatureStatus::Ok, true));
         let many: Vec<String> = (0..20).map(|number| format!("t{number}")).collect();
         assert!(forked(&report(true), &Ok(many)).found.contains("`t7` and 12 more"));
-        let landlock = Check {
+        let landlock = FeatureCheck {
             name: "landlock",
-            status: Status::Limited,
+            status: FeatureStatus::Limited,
             found: String::new(),
             needed_for: "",
             mend: None,
         };
-        let older = Report {
+        let older = ProbeReport {
             checks: vec![landlock],
             ..report(true)
         };
         let without = forked(&older, &Ok(vec!["code-interpreter".to_owned()]));
         assert!(
-            without.status == Status::Limited && without.found.contains("6.12"),
+            without.status == FeatureStatus::Limited && without.found.contains("6.12"),
             "{without:?}"
         );
         let hidden = forked(&report(true), &Err("cannot read\u{1b}[2J".to_owned()));
         assert!(
-            hidden.status == Status::Missing && !hidden.found.contains('\u{1b}'),
+            hidden.status == FeatureStatus::Missing && !hidden.found.contains('\u{1b}'),
             "{hidden:?}"
         );
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use offleash_core::exec::{ExecEnd, ExecEvent, OutputStream, TerminalSize};
 use offleash_core::limits::{LimitName, Limits};
-use offleash_core::network::{Approval, Question};
+use offleash_core::network::{ApprovalAnswer, ApprovalQuestion};
 use offleash_core::record::{LimitEffect, LimitHit};
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::sandbox::{ExecId, Sandbox};
@@ -43,7 +43,7 @@ pub trait ExecIo {
 
     /// Puts a question about a connection to whoever is there. It must not block: the answer comes as
     /// [`ExecIoEvent::Answer`], or at once. There is no other question until it is answered or withdrawn.
-    fn ask(&mut self, question: Question) -> Option<Approval>;
+    fn ask(&mut self, question: ApprovalQuestion) -> Option<ApprovalAnswer>;
 
     /// No question needs an answer any more.
     fn withdraw(&mut self);
@@ -61,7 +61,7 @@ pub enum ExecIoEvent {
     /// The terminal changed its size.
     Resize(TerminalSize),
     /// The answer to the question of this number.
-    Answer(u64, Approval),
+    Answer(u64, ApprovalAnswer),
     /// Nobody takes the output any more.
     OutputClosed,
     /// Whoever asked for the run was killed.
@@ -261,7 +261,7 @@ impl SandboxClient for RunClient<'_> {
         }
     }
 
-    fn ask(&mut self, question: Question) -> Option<Approval> {
+    fn ask(&mut self, question: ApprovalQuestion) -> Option<ApprovalAnswer> {
         self.io.ask(question)
     }
 

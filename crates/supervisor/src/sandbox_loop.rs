@@ -8,7 +8,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use offleash_core::exec::{ExecEnd, ExecEvent};
-use offleash_core::network::{Approval, Question};
+use offleash_core::network::{ApprovalAnswer, ApprovalQuestion};
 use offleash_core::record::{LimitEffect, LimitHit};
 use offleash_gateway::{Gateway, Notice};
 use offleash_isolation::error::IsolationError;
@@ -102,9 +102,9 @@ pub(crate) trait SandboxClient {
     }
 
     /// Puts a question of the gateway to whoever is there; the answer, where it comes at once.
-    fn ask(&mut self, question: Question) -> Option<Approval> {
+    fn ask(&mut self, question: ApprovalQuestion) -> Option<ApprovalAnswer> {
         let _nobody_is_there = question;
-        Some(Approval::NoTerminal)
+        Some(ApprovalAnswer::NoTerminal)
     }
 
     /// No question needs an answer any more.

@@ -9,7 +9,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 /// The first descriptor that is handed over.
 const FIRST: i32 = 3;
 /// More than any unit has; so many numbers are looked at.
-const MOST: i32 = 64;
+const MAX_COUNT: i32 = 64;
 
 /// Whether they were taken; a descriptor has one owner.
 static TAKEN: AtomicBool = AtomicBool::new(false);
@@ -26,7 +26,7 @@ pub fn take_sockets() -> io::Result<Vec<OwnedFd>> {
     }
     let count = variable("LISTEN_FDS").and_then(|count| count.parse::<i32>().ok());
     let count = count
-        .filter(|count| (0..=MOST).contains(count))
+        .filter(|count| (0..=MAX_COUNT).contains(count))
         .ok_or(io::ErrorKind::InvalidInput)?;
     (FIRST..FIRST + count).map(take).collect()
 }

@@ -13,7 +13,7 @@ use core::ffi::{CStr, c_char};
 
 use crate::spawn::raw;
 
-pub use heap::Heap;
+pub use heap::BareHeap;
 
 /// Makes `$main`, a `fn(&[&CStr], &[&CStr]) -> u8`, the program: it gets its arguments, its name first, and its
 /// environment, and answers the exit code.
@@ -24,7 +24,7 @@ pub use heap::Heap;
 macro_rules! program {
     ($main:path) => {
         #[global_allocator]
-        static HEAP: $crate::bare::Heap = $crate::bare::Heap::new();
+        static HEAP: $crate::bare::BareHeap = $crate::bare::BareHeap::new();
 
         #[expect(unsafe_code, reason = "the linker finds the entry point by its name")]
         const _: () = {

@@ -2,7 +2,7 @@
 //!
 //! Three system calls, without a crate: a rule set is made, a few directories are added, the thread restricts itself.
 //! Everything that the running kernel can restrict is denied unless a grant allows it; what it cannot restrict is
-//! reported ([`Enforced`]), never passed over. Deliberately not here: which directories are granted, and whether a
+//! reported ([`EnforcedRights`]), never passed over. Deliberately not here: which directories are granted, and whether a
 //! kernel that enforces less is good enough.
 
 #[cfg(test)]
@@ -88,7 +88,7 @@ impl GrantAccess {
 
 /// Allows something on one file or directory.
 #[derive(Debug, Clone, Copy)]
-pub struct Grant<'a> {
+pub struct PathGrant<'a> {
     /// The file or directory; `O_PATH` suffices.
     pub fd: BorrowedFd<'a>,
     /// What is allowed there.
@@ -97,9 +97,9 @@ pub struct Grant<'a> {
 
 /// What a thread, and all that it starts, may still do.
 #[derive(Debug, Clone, Copy)]
-pub struct Restriction<'a> {
+pub struct LandlockRestriction<'a> {
     /// The only files and directories that may be used; overlapping grants add up.
-    pub grants: &'a [Grant<'a>],
+    pub grants: &'a [PathGrant<'a>],
     /// No signals to processes outside the restriction.
     pub scope_signals: bool,
     /// No connection to abstract unix sockets made outside the restriction.
@@ -112,7 +112,7 @@ pub struct Restriction<'a> {
 ///
 /// The file rights of the first version (reading, writing, executing, making, removing) are enforced always.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Enforced {
+pub struct EnforcedRights {
     /// The kernel's Landlock version.
     pub abi: u32,
     /// Moving files between directories follows the grants (version 2). Before, the kernel refuses every such move.
@@ -149,8 +149,8 @@ pub fn abi() -> io::Result<Option<u32>> {
 /// # Errors
 /// `Unsupported` without Landlock; `E2BIG` beyond sixteen restrictions on top of each other; what fstat(2) and
 /// landlock(7) answer. After an error nothing new is enforced.
-pub fn restrict_self(restriction: &Restriction<'_>) -> io::Result<Enforced> {
-    let ruleset = Ruleset::new(restriction)?;
+pub fn restrict_self(restriction: &LandlockRestriction<'_>) -> io::Result<EnforcedRights> {
+    let ruleset = LandlockRuleset::new(restriction)?;
     ruleset.restrict_self()?;
     Ok(ruleset.enforced)
 }
@@ -180,19 +180,19 @@ pub fn isolate_self() -> io::Result<()> {
 
 /// A restriction that was made and can be taken by any process that has the descriptor, as often as one likes.
 #[derive(Debug)]
-pub struct Ruleset {
+pub struct LandlockRuleset {
     descriptor: OwnedFd,
-    enforced: Enforced,
+    enforced: EnforcedRights,
 }
 
-impl Ruleset {
+impl LandlockRuleset {
     /// Makes one of what the running kernel can restrict.
     ///
     /// # Errors
     /// As [`restrict_self`].
-    pub fn new(restriction: &Restriction<'_>) -> io::Result<Self> {
+    pub fn new(restriction: &LandlockRestriction<'_>) -> io::Result<Self> {
         let version = abi()?.ok_or(io::ErrorKind::Unsupported)?;
-        let enforced = Enforced::by(version, restriction);
+        let enforced = EnforcedRights::by(version, restriction);
         let descriptor = make_ruleset(&enforced)?;
         for grant in restriction.grants {
             add_grant(&descriptor, grant, enforced.file_rights())?;
@@ -201,7 +201,7 @@ impl Ruleset {
     }
 
     /// What the running kernel enforces of it.
-    pub fn enforced(&self) -> Enforced {
+    pub fn enforced(&self) -> EnforcedRights {
         self.enforced
     }
 
@@ -215,15 +215,15 @@ impl Ruleset {
     }
 }
 
-impl From<Ruleset> for OwnedFd {
-    fn from(ruleset: Ruleset) -> Self {
+impl From<LandlockRuleset> for OwnedFd {
+    fn from(ruleset: LandlockRuleset) -> Self {
         ruleset.descriptor
     }
 }
 
-impl Enforced {
-    fn by(abi: u32, restriction: &Restriction<'_>) -> Enforced {
-        Enforced {
+impl EnforcedRights {
+    fn by(abi: u32, restriction: &LandlockRestriction<'_>) -> EnforcedRights {
+        EnforcedRights {
             abi,
             refer: abi >= 2,
             truncate: abi >= 3,
@@ -267,7 +267,7 @@ struct PathBeneath {
     parent_fd: i32,
 }
 
-fn make_ruleset(enforced: &Enforced) -> io::Result<OwnedFd> {
+fn make_ruleset(enforced: &EnforcedRights) -> io::Result<OwnedFd> {
     let attributes = RulesetAttributes {
         handled_access_fs: enforced.file_rights(),
         handled_access_net: enforced.network_rights(),
@@ -297,7 +297,7 @@ fn create_ruleset(attributes: Option<&RulesetAttributes>) -> io::Result<i32> {
         .ok_or_else(io::Error::last_os_error)
 }
 
-fn add_grant(ruleset: &OwnedFd, grant: &Grant<'_>, handled: u64) -> io::Result<()> {
+fn add_grant(ruleset: &OwnedFd, grant: &PathGrant<'_>, handled: u64) -> io::Result<()> {
     let directory = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(grant.fd)?.st_mode).is_dir();
     let possible = if directory { handled } else { handled & FILE_RIGHTS };
     let rights = grant.access.rights() & possible;

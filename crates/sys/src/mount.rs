@@ -16,7 +16,7 @@ use rustix::mount::{
 
 /// What a mount forbids, whatever the files on it say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Attributes {
+pub struct MountRestrictions {
     /// Writing.
     pub read_only: bool,
     /// Gaining privileges by setuid files and file capabilities.
@@ -27,7 +27,7 @@ pub struct Attributes {
     pub no_exec: bool,
 }
 
-impl Attributes {
+impl MountRestrictions {
     fn flags(self) -> MountAttrFlags {
         let mut flags = MountAttrFlags::empty();
         flags.set(MountAttrFlags::MOUNT_ATTR_RDONLY, self.read_only);
@@ -42,7 +42,7 @@ impl Attributes {
 ///
 /// # Errors
 /// What the kernel answered: `EPERM` where user namespaces may not mount it, `EINVAL` for an option.
-pub fn new_filesystem(name: &CStr, options: &[(&CStr, &[u8])], attributes: Attributes) -> io::Result<OwnedFd> {
+pub fn new_filesystem(name: &CStr, options: &[(&CStr, &[u8])], attributes: MountRestrictions) -> io::Result<OwnedFd> {
     let context = rustix::mount::fsopen(name, FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (key, value) in options {
         if value.is_empty() {
@@ -89,7 +89,7 @@ pub fn clone_resolved(path: &Path) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// `EPERM` if an attribute that the host locked would have to change.
-pub fn restrict_tree(tree: BorrowedFd<'_>, attributes: Attributes) -> io::Result<()> {
+pub fn restrict_tree(tree: BorrowedFd<'_>, attributes: MountRestrictions) -> io::Result<()> {
     set_attributes(
         tree,
         true,
@@ -104,7 +104,7 @@ pub fn restrict_tree(tree: BorrowedFd<'_>, attributes: Attributes) -> io::Result
 ///
 /// # Errors
 /// As [`restrict_tree`].
-pub fn restrict_mount(mount: BorrowedFd<'_>, attributes: Attributes) -> io::Result<()> {
+pub fn restrict_mount(mount: BorrowedFd<'_>, attributes: MountRestrictions) -> io::Result<()> {
     set_attributes(
         mount,
         false,
@@ -217,7 +217,12 @@ pub fn repeat(source: &Path, target: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// As [`new_filesystem`].
-pub fn mount_new(name: &CStr, options: &[(&CStr, &[u8])], attributes: Attributes, target: &Path) -> io::Result<()> {
+pub fn mount_new(
+    name: &CStr,
+    options: &[(&CStr, &[u8])],
+    attributes: MountRestrictions,
+    target: &Path,
+) -> io::Result<()> {
     let mut data = Vec::new();
     for (key, value) in options {
         if !data.is_empty() {

@@ -15,11 +15,11 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::UnshareFlags;
 
-pub use below::{Below, fork_below, number_of};
+pub use below::{NestedStart, fork_below, number_of};
 
 /// Which namespaces a process starts in of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Namespaces {
+pub struct NamespaceSet {
     /// User ids; gives the child every capability over the other new namespaces.
     pub user: bool,
     /// Process ids; the child is PID 1 and everything in it dies with it.
@@ -34,7 +34,7 @@ pub struct Namespaces {
     pub uts: bool,
 }
 
-impl Namespaces {
+impl NamespaceSet {
     fn clone_flags(self) -> i32 {
         let flag = |wanted: bool, flag: i32| if wanted { flag } else { 0 };
         flag(self.user, libc::CLONE_NEWUSER)
@@ -48,7 +48,7 @@ impl Namespaces {
 
 /// A child that was started by [`fork_into`].
 #[derive(Debug)]
-pub struct Child {
+pub struct ForkedChild {
     /// Its process id in our namespace.
     pub pid: Pid,
     /// A descriptor that names it for as long as we hold it, whatever becomes of the number.
@@ -64,10 +64,10 @@ pub struct Child {
 /// `EDEADLK` if this process has more than one thread, because the copy could then wait for ever for a lock that
 /// another thread held; `EPERM` or `ENOSPC` where user namespaces are forbidden or used up.
 pub fn fork_into(
-    namespaces: Namespaces,
+    namespaces: NamespaceSet,
     cgroup: Option<BorrowedFd<'_>>,
     body: impl FnOnce() -> i32,
-) -> io::Result<Child> {
+) -> io::Result<ForkedChild> {
     if thread_count()? != 1 {
         return Err(Errno::DEADLK.into());
     }
@@ -77,7 +77,7 @@ pub fn fork_into(
         Some(pid) => {
             // SAFETY: the kernel stored a new descriptor here that nobody else owns (CLONE_PIDFD, clone(2)).
             let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-            Ok(Child { pid, pidfd })
+            Ok(ForkedChild { pid, pidfd })
         }
     }
 }
@@ -91,7 +91,7 @@ fn caught(body: impl FnOnce() -> i32) -> i32 {
 /// # Errors
 /// What the kernel answered, `EPERM` above all.
 pub fn try_create() -> io::Result<()> {
-    let all = Namespaces {
+    let all = NamespaceSet {
         user: true,
         pid: true,
         mount: true,
@@ -391,7 +391,7 @@ mod tests {
 
     #[test]
     fn a_process_with_threads_cannot_fork_into_namespaces() {
-        let error = std::thread::spawn(|| fork_into(Namespaces::default(), None, || 0))
+        let error = std::thread::spawn(|| fork_into(NamespaceSet::default(), None, || 0))
             .join()
             .unwrap()
             .unwrap_err();

@@ -15,8 +15,8 @@ pub mod queue;
 pub mod routes;
 pub mod sockets;
 
-pub use entrance::Entrance;
-pub use routes::Sources;
+pub use entrance::EntranceSockets;
+pub use routes::SourceAddresses;
 pub use sockets::NetworkSockets;
 
 use std::io;

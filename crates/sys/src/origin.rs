@@ -7,7 +7,7 @@ use std::io;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use crate::rlimit::{self, Resource};
+use crate::rlimit::{self, LimitedResource};
 
 /// The lines of `/proc/self/status` that say whose process it is and what it may do (proc_pid_status(5)).
 const LINES: [&[u8]; 11] = [
@@ -43,21 +43,21 @@ const NAMESPACES: [&str; 9] = [
     "/proc/self/ns/user",
     "/proc/self/ns/uts",
 ];
-const RESOURCES: [Resource; 14] = [
-    Resource::AddressSpace,
-    Resource::Core,
-    Resource::CpuSeconds,
-    Resource::Data,
-    Resource::FileSize,
-    Resource::LockedMemory,
-    Resource::MessageQueues,
-    Resource::Nice,
-    Resource::OpenFiles,
-    Resource::Processes,
-    Resource::RealtimePriority,
-    Resource::RealtimeMicroseconds,
-    Resource::PendingSignals,
-    Resource::Stack,
+const RESOURCES: [LimitedResource; 14] = [
+    LimitedResource::AddressSpace,
+    LimitedResource::Core,
+    LimitedResource::CpuSeconds,
+    LimitedResource::Data,
+    LimitedResource::FileSize,
+    LimitedResource::LockedMemory,
+    LimitedResource::MessageQueues,
+    LimitedResource::Nice,
+    LimitedResource::OpenFiles,
+    LimitedResource::Processes,
+    LimitedResource::RealtimePriority,
+    LimitedResource::RealtimeMicroseconds,
+    LimitedResource::PendingSignals,
+    LimitedResource::Stack,
 ];
 
 /// Describes this process: ids, groups, capabilities, root directory, namespaces, control groups, security
@@ -165,10 +165,10 @@ mod tests {
             described => described.unwrap(),
         };
         assert_eq!(describe().unwrap(), before);
-        let (Some(soft), _) = rlimit::current(Resource::Stack) else {
+        let (Some(soft), _) = rlimit::current(LimitedResource::Stack) else {
             return println!("SKIP: the stack has no limit");
         };
-        rlimit::lower(Resource::Stack, soft - 4096).unwrap();
+        rlimit::lower(LimitedResource::Stack, soft - 4096).unwrap();
         assert_ne!(describe().unwrap(), before);
     }
 }

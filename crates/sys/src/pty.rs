@@ -56,9 +56,9 @@ pub fn size(terminal: impl AsFd) -> Result<(u16, u16), Errno> {
 
 /// How a terminal treats what is typed and written.
 #[derive(Clone, Debug)]
-pub struct Settings(Termios);
+pub struct TerminalSettings(Termios);
 
-impl Settings {
+impl TerminalSettings {
     /// Those of a terminal.
     ///
     /// # Errors

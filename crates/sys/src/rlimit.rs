@@ -10,7 +10,7 @@ use rustix::process::{Pid, Rlimit, getrlimit, prlimit, setrlimit};
 
 /// What a process may be limited in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Resource {
+pub enum LimitedResource {
     /// `RLIMIT_AS`: bytes of address space.
     AddressSpace,
     /// `RLIMIT_CORE`: bytes of a core dump.
@@ -41,44 +41,44 @@ pub enum Resource {
     Stack,
 }
 
-impl Resource {
+impl LimitedResource {
     /// The name in `getrlimit(2)`.
     pub fn name(self) -> &'static str {
         match self {
-            Resource::AddressSpace => "RLIMIT_AS",
-            Resource::Core => "RLIMIT_CORE",
-            Resource::CpuSeconds => "RLIMIT_CPU",
-            Resource::Data => "RLIMIT_DATA",
-            Resource::FileSize => "RLIMIT_FSIZE",
-            Resource::LockedMemory => "RLIMIT_MEMLOCK",
-            Resource::MessageQueues => "RLIMIT_MSGQUEUE",
-            Resource::Nice => "RLIMIT_NICE",
-            Resource::OpenFiles => "RLIMIT_NOFILE",
-            Resource::Processes => "RLIMIT_NPROC",
-            Resource::RealtimePriority => "RLIMIT_RTPRIO",
-            Resource::RealtimeMicroseconds => "RLIMIT_RTTIME",
-            Resource::PendingSignals => "RLIMIT_SIGPENDING",
-            Resource::Stack => "RLIMIT_STACK",
+            LimitedResource::AddressSpace => "RLIMIT_AS",
+            LimitedResource::Core => "RLIMIT_CORE",
+            LimitedResource::CpuSeconds => "RLIMIT_CPU",
+            LimitedResource::Data => "RLIMIT_DATA",
+            LimitedResource::FileSize => "RLIMIT_FSIZE",
+            LimitedResource::LockedMemory => "RLIMIT_MEMLOCK",
+            LimitedResource::MessageQueues => "RLIMIT_MSGQUEUE",
+            LimitedResource::Nice => "RLIMIT_NICE",
+            LimitedResource::OpenFiles => "RLIMIT_NOFILE",
+            LimitedResource::Processes => "RLIMIT_NPROC",
+            LimitedResource::RealtimePriority => "RLIMIT_RTPRIO",
+            LimitedResource::RealtimeMicroseconds => "RLIMIT_RTTIME",
+            LimitedResource::PendingSignals => "RLIMIT_SIGPENDING",
+            LimitedResource::Stack => "RLIMIT_STACK",
         }
     }
 
     fn kernel(self) -> rustix::process::Resource {
         use rustix::process::Resource as Kernel;
         match self {
-            Resource::AddressSpace => Kernel::As,
-            Resource::Core => Kernel::Core,
-            Resource::CpuSeconds => Kernel::Cpu,
-            Resource::Data => Kernel::Data,
-            Resource::FileSize => Kernel::Fsize,
-            Resource::LockedMemory => Kernel::Memlock,
-            Resource::MessageQueues => Kernel::Msgqueue,
-            Resource::Nice => Kernel::Nice,
-            Resource::OpenFiles => Kernel::Nofile,
-            Resource::Processes => Kernel::Nproc,
-            Resource::RealtimePriority => Kernel::Rtprio,
-            Resource::RealtimeMicroseconds => Kernel::Rttime,
-            Resource::PendingSignals => Kernel::Sigpending,
-            Resource::Stack => Kernel::Stack,
+            LimitedResource::AddressSpace => Kernel::As,
+            LimitedResource::Core => Kernel::Core,
+            LimitedResource::CpuSeconds => Kernel::Cpu,
+            LimitedResource::Data => Kernel::Data,
+            LimitedResource::FileSize => Kernel::Fsize,
+            LimitedResource::LockedMemory => Kernel::Memlock,
+            LimitedResource::MessageQueues => Kernel::Msgqueue,
+            LimitedResource::Nice => Kernel::Nice,
+            LimitedResource::OpenFiles => Kernel::Nofile,
+            LimitedResource::Processes => Kernel::Nproc,
+            LimitedResource::RealtimePriority => Kernel::Rtprio,
+            LimitedResource::RealtimeMicroseconds => Kernel::Rttime,
+            LimitedResource::PendingSignals => Kernel::Sigpending,
+            LimitedResource::Stack => Kernel::Stack,
         }
     }
 }
@@ -88,7 +88,7 @@ impl Resource {
 #[error("setting {} to {value}", .resource.name())]
 pub struct RlimitError {
     /// Which limit.
-    pub resource: Resource,
+    pub resource: LimitedResource,
     /// The value asked for.
     pub value: u64,
     /// Why.
@@ -97,7 +97,7 @@ pub struct RlimitError {
 }
 
 /// The soft and the hard limit of this process; `None` is unlimited.
-pub fn current(resource: Resource) -> (Option<u64>, Option<u64>) {
+pub fn current(resource: LimitedResource) -> (Option<u64>, Option<u64>) {
     let limit = getrlimit(resource.kernel());
     (limit.current, limit.maximum)
 }
@@ -106,7 +106,7 @@ pub fn current(resource: Resource) -> (Option<u64>, Option<u64>) {
 ///
 /// # Errors
 /// `EPERM` when the hard limit is lower and the process lacks `CAP_SYS_RESOURCE`.
-pub fn set_both(resource: Resource, value: u64) -> Result<(), RlimitError> {
+pub fn set_both(resource: LimitedResource, value: u64) -> Result<(), RlimitError> {
     set(
         resource,
         value,
@@ -119,21 +119,21 @@ pub fn set_both(resource: Resource, value: u64) -> Result<(), RlimitError> {
 
 /// Lowers the limits of this process to at most `value`, and returns the soft limit that holds afterwards.
 ///
-/// A limit that is already lower stays. The hard limit of [`Resource::CpuSeconds`] is one second above `value`, so
-/// that the process sees `SIGXCPU` before it is killed. The soft limit of [`Resource::Core`] becomes `value` even if it
+/// A limit that is already lower stays. The hard limit of [`LimitedResource::CpuSeconds`] is one second above `value`, so
+/// that the process sees `SIGXCPU` before it is killed. The soft limit of [`LimitedResource::Core`] becomes `value` even if it
 /// is lower, as far as the hard one permits, because 1 forbids more there than 0 does (core(5)). The hard limit of
-/// [`Resource::Data`] stays, so that [`raise_soft_of`] can make room for what a process reserves.
+/// [`LimitedResource::Data`] stays, so that [`raise_soft_of`] can make room for what a process reserves.
 ///
 /// # Errors
 /// What `setrlimit(2)` answers; lowering is always permitted, so this is unexpected.
-pub fn lower(resource: Resource, value: u64) -> Result<u64, RlimitError> {
+pub fn lower(resource: LimitedResource, value: u64) -> Result<u64, RlimitError> {
     let now = getrlimit(resource.kernel());
     let hard = match resource {
-        Resource::CpuSeconds => value.saturating_add(1),
-        Resource::Data => now.maximum.unwrap_or(u64::MAX),
+        LimitedResource::CpuSeconds => value.saturating_add(1),
+        LimitedResource::Data => now.maximum.unwrap_or(u64::MAX),
         _ => value,
     };
-    let soft = if resource == Resource::Core {
+    let soft = if resource == LimitedResource::Core {
         now.maximum
     } else {
         now.current
@@ -141,7 +141,7 @@ pub fn lower(resource: Resource, value: u64) -> Result<u64, RlimitError> {
     let wanted = Rlimit {
         current: Some(at_most(soft, value)),
         maximum: match resource {
-            Resource::Data => now.maximum,
+            LimitedResource::Data => now.maximum,
             _ => Some(at_most(now.maximum, hard)),
         },
     };
@@ -156,7 +156,7 @@ pub fn lower(resource: Resource, value: u64) -> Result<u64, RlimitError> {
 ///
 /// # Errors
 /// What `setrlimit(2)` answers; this much is always permitted, so it is unexpected.
-pub fn raise_soft(resource: Resource, value: u64) -> Result<Option<u64>, RlimitError> {
+pub fn raise_soft(resource: LimitedResource, value: u64) -> Result<Option<u64>, RlimitError> {
     let now = getrlimit(resource.kernel());
     let Some(soft) = now.current else { return Ok(None) };
     let wanted = at_most(now.maximum, value).max(soft);
@@ -174,7 +174,7 @@ pub fn raise_soft(resource: Resource, value: u64) -> Result<Option<u64>, RlimitE
 ///
 /// # Errors
 /// What `prlimit(2)` answers: `EPERM` for a process of another user whose user namespace is not below ours, `ESRCH`.
-pub fn raise_soft_of(pid: Pid, resource: Resource, more: u64) -> io::Result<()> {
+pub fn raise_soft_of(pid: Pid, resource: LimitedResource, more: u64) -> io::Result<()> {
     let now = limits_of(pid, resource)?;
     let Some(soft) = now.current else { return Ok(()) };
     let limit = Rlimit {
@@ -186,10 +186,10 @@ pub fn raise_soft_of(pid: Pid, resource: Resource, more: u64) -> io::Result<()> 
 }
 
 /// The limits of another process.
-fn limits_of(pid: Pid, resource: Resource) -> io::Result<Rlimit> {
+fn limits_of(pid: Pid, resource: LimitedResource) -> io::Result<Rlimit> {
     let text = std::fs::read_to_string(format!("/proc/{}/limits", pid.as_raw_pid()))?;
     let name = match resource {
-        Resource::Data => "Max data size",
+        LimitedResource::Data => "Max data size",
         _ => return Err(io::ErrorKind::Unsupported.into()),
     };
     let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -209,7 +209,7 @@ fn at_most(now: Option<u64>, value: u64) -> u64 {
     now.map_or(value, |now| now.min(value))
 }
 
-fn set(resource: Resource, value: u64, limit: Rlimit) -> Result<(), RlimitError> {
+fn set(resource: LimitedResource, value: u64, limit: Rlimit) -> Result<(), RlimitError> {
     setrlimit(resource.kernel(), limit).map_err(|source| RlimitError {
         resource,
         value,
@@ -226,43 +226,43 @@ mod tests {
 
     #[test]
     fn lowering_sets_both_limits_and_never_raises_them_again() {
-        assert_eq!(lower(Resource::MessageQueues, 4096), Ok(4096));
-        assert_eq!(current(Resource::MessageQueues), (Some(4096), Some(4096)));
-        assert_eq!(lower(Resource::MessageQueues, 1 << 40), Ok(4096));
-        assert_eq!(current(Resource::MessageQueues), (Some(4096), Some(4096)));
+        assert_eq!(lower(LimitedResource::MessageQueues, 4096), Ok(4096));
+        assert_eq!(current(LimitedResource::MessageQueues), (Some(4096), Some(4096)));
+        assert_eq!(lower(LimitedResource::MessageQueues, 1 << 40), Ok(4096));
+        assert_eq!(current(LimitedResource::MessageQueues), (Some(4096), Some(4096)));
     }
 
     #[test]
     fn room_is_made_for_data_below_the_hard_limit_which_stays() {
-        let (_, hard) = current(Resource::Data);
+        let (_, hard) = current(LimitedResource::Data);
         let (most, more) = (1 << 45, 1 << 44);
-        assert_eq!(lower(Resource::Data, most), Ok(most));
-        assert_eq!(current(Resource::Data), (Some(most), hard));
+        assert_eq!(lower(LimitedResource::Data, most), Ok(most));
+        assert_eq!(current(LimitedResource::Data), (Some(most), hard));
         let own = rustix::process::getpid();
-        raise_soft_of(own, Resource::Data, more).unwrap();
-        assert_eq!(current(Resource::Data), (Some(at_most(hard, most + more)), hard));
+        raise_soft_of(own, LimitedResource::Data, more).unwrap();
+        assert_eq!(current(LimitedResource::Data), (Some(at_most(hard, most + more)), hard));
     }
 
     #[test]
     fn a_soft_limit_below_the_value_stays_when_the_hard_limit_is_lowered() {
-        let (soft, hard) = current(Resource::PendingSignals);
+        let (soft, hard) = current(LimitedResource::PendingSignals);
         let (Some(soft), Some(hard)) = (soft, hard) else { return };
         let below = soft.min(hard) / 2;
         setrlimit(
-            Resource::PendingSignals.kernel(),
+            LimitedResource::PendingSignals.kernel(),
             Rlimit {
                 current: Some(below),
                 maximum: Some(hard),
             },
         )
         .unwrap();
-        assert_eq!(lower(Resource::PendingSignals, below + 1), Ok(below));
-        assert_eq!(current(Resource::PendingSignals), (Some(below), Some(below + 1)));
+        assert_eq!(lower(LimitedResource::PendingSignals, below + 1), Ok(below));
+        assert_eq!(current(LimitedResource::PendingSignals), (Some(below), Some(below + 1)));
     }
 
     #[test]
     fn raising_stops_at_the_hard_limit_and_never_lowers() {
-        let resource = Resource::LockedMemory;
+        let resource = LimitedResource::LockedMemory;
         let limit = |current, maximum| Rlimit {
             current: Some(current),
             maximum: Some(maximum),
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn the_soft_limit_of_core_dumps_is_exactly_what_was_asked_for() {
-        let (_, hard) = current(Resource::Core);
+        let (_, hard) = current(LimitedResource::Core);
         if hard.is_some_and(|hard| hard < 1) {
             println!("SKIP: the hard limit of core dumps is 0 here");
             return;
@@ -285,32 +285,32 @@ mod tests {
             current: Some(0),
             maximum: hard,
         };
-        setrlimit(Resource::Core.kernel(), none).unwrap();
-        assert_eq!(lower(Resource::Core, 1), Ok(1));
-        assert_eq!(current(Resource::Core), (Some(1), Some(1)));
+        setrlimit(LimitedResource::Core.kernel(), none).unwrap();
+        assert_eq!(lower(LimitedResource::Core, 1), Ok(1));
+        assert_eq!(current(LimitedResource::Core), (Some(1), Some(1)));
         setrlimit(
-            Resource::Core.kernel(),
+            LimitedResource::Core.kernel(),
             Rlimit {
                 current: Some(0),
                 maximum: Some(0),
             },
         )
         .unwrap();
-        assert_eq!(lower(Resource::Core, 1), Ok(0), "no hard limit is raised");
+        assert_eq!(lower(LimitedResource::Core, 1), Ok(0), "no hard limit is raised");
     }
 
     #[test]
     fn cpu_time_is_warned_of_one_second_before_the_kill() {
-        assert_eq!(lower(Resource::CpuSeconds, 1 << 30), Ok(1 << 30));
-        let (soft, hard) = current(Resource::CpuSeconds);
+        assert_eq!(lower(LimitedResource::CpuSeconds, 1 << 30), Ok(1 << 30));
+        let (soft, hard) = current(LimitedResource::CpuSeconds);
         assert_eq!((soft, hard), (Some(1 << 30), Some((1 << 30) + 1)));
     }
 
     #[test]
     fn setting_both_is_exact() {
-        set_both(Resource::RealtimeMicroseconds, 1_000_000).unwrap();
+        set_both(LimitedResource::RealtimeMicroseconds, 1_000_000).unwrap();
         assert_eq!(
-            current(Resource::RealtimeMicroseconds),
+            current(LimitedResource::RealtimeMicroseconds),
             (Some(1_000_000), Some(1_000_000))
         );
     }
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn the_error_names_the_limit_and_the_value() {
         let error = RlimitError {
-            resource: Resource::OpenFiles,
+            resource: LimitedResource::OpenFiles,
             value: 7,
             source: rustix::io::Errno::PERM,
         };

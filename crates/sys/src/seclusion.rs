@@ -11,9 +11,9 @@ use rustix::io::Errno;
 use rustix::thread::UnshareFlags;
 
 use crate::credentials;
-use crate::landlock::{self, Restriction};
-use crate::mount::{self, Attributes};
-use crate::spawn::{self, User};
+use crate::landlock::{self, LandlockRestriction};
+use crate::mount::{self, MountRestrictions};
+use crate::spawn::{self, SpawnUser};
 
 /// The first of the ids that are given out here. Nobody else gives them out: systemd and shadow leave all above
 /// `0x7000_0000` alone (<https://systemd.io/UIDS-GIDS/>), and a process number, which is added, has 22 bits.
@@ -52,7 +52,7 @@ pub fn become_own_user() -> io::Result<()> {
     if rustix::process::geteuid().is_root() {
         let number = rustix::process::getpid().as_raw_pid().cast_unsigned();
         for id in [FIRST_ID.saturating_add(number), NOBODY] {
-            match spawn::become_user(User { uid: id, gid: id }) {
+            match spawn::become_user(SpawnUser { uid: id, gid: id }) {
                 Ok(()) => break,
                 Err(Errno::INVAL | Errno::PERM) => {}
                 Err(error) => return Err(error.into()),
@@ -68,7 +68,7 @@ pub fn become_own_user() -> io::Result<()> {
 /// Either is enough, and who can have neither has [`crate::seccomp::compile_service`] still, under which nothing can be
 /// opened.
 pub fn leave_files() -> NoFiles {
-    let restriction = Restriction {
+    let restriction = LandlockRestriction {
         grants: &[],
         scope_signals: true,
         scope_abstract_sockets: true,
@@ -99,7 +99,7 @@ fn enter_empty_root() -> io::Result<()> {
 }
 
 fn empty_file_system() -> io::Result<std::os::fd::OwnedFd> {
-    let attributes = Attributes {
+    let attributes = MountRestrictions {
         read_only: true,
         no_suid: true,
         no_dev: true,

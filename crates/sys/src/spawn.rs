@@ -24,16 +24,16 @@ use rustix::io::Errno;
 
 use child::{ChildPlan, ChildStep};
 pub use children::{
-    Ended, EndedAs, SignalQueue, Signaled, adopt_descriptor, append_decimal, copy_descriptor, reap, signal,
+    EndedAs, EndedChild, SignalQueue, SignalTarget, adopt_descriptor, append_decimal, copy_descriptor, reap, signal,
 };
-pub use starter::Starter;
+pub use starter::ChildStarter;
 use strings::CStringArray;
-pub use user::{User, become_user};
+pub use user::{SpawnUser, become_user};
 pub use worker::fork_worker;
 
 /// A program to start.
 #[derive(Debug, Clone, Copy)]
-pub struct Spawn<'a> {
+pub struct SpawnCommand<'a> {
     /// Program and arguments; a program without a slash is looked up in the `PATH` of `env`.
     pub argv: &'a [Vec<u8>],
     /// The whole environment.
@@ -43,16 +43,16 @@ pub struct Spawn<'a> {
     /// What becomes descriptor 0, 1, 2 and so on; every other one is closed.
     pub descriptors: &'a [BorrowedFd<'a>],
     /// In which session it runs.
-    pub session: Session,
+    pub session: SessionChoice,
     /// What happens when the thread that starts it ends.
-    pub orphaned: Orphaned,
+    pub orphaned: OrphanFate,
     /// As whom it runs ([`become_user`]); as the starter if `None`. The directory is entered as that user.
-    pub user: Option<User>,
+    pub user: Option<SpawnUser>,
 }
 
 /// In which session a program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Session {
+pub enum SessionChoice {
     /// The starter's, in its process group.
     Same,
     /// A new one without a terminal.
@@ -63,7 +63,7 @@ pub enum Session {
 
 /// What happens to a program when the thread that started it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Orphaned {
+pub enum OrphanFate {
     /// It goes on.
     Lives,
     /// The kernel kills it (`PR_SET_PDEATHSIG`).
@@ -72,7 +72,7 @@ pub enum Orphaned {
 
 /// A program that was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spawned {
+pub struct SpawnedChild {
     /// Its process id; not reaped yet.
     pub pid: i32,
 }
@@ -123,7 +123,7 @@ const STACK: usize = 32 * 1024;
 ///
 /// # Errors
 /// As the variants say. The child of a failed start has been reaped.
-pub fn spawn(request: &Spawn<'_>) -> Result<Spawned, SpawnError> {
+pub fn spawn(request: &SpawnCommand<'_>) -> Result<SpawnedChild, SpawnError> {
     spawn_by(None, None, request)
 }
 
@@ -132,11 +132,15 @@ pub fn spawn(request: &Spawn<'_>) -> Result<Spawned, SpawnError> {
 ///
 /// # Errors
 /// As [`spawn`].
-pub fn spawn_file(file: &[u8], request: &Spawn<'_>) -> Result<Spawned, SpawnError> {
+pub fn spawn_file(file: &[u8], request: &SpawnCommand<'_>) -> Result<SpawnedChild, SpawnError> {
     spawn_by(None, Some(file), request)
 }
 
-fn spawn_by(starter: Option<Starter>, file: Option<&[u8]>, request: &Spawn<'_>) -> Result<Spawned, SpawnError> {
+fn spawn_by(
+    starter: Option<ChildStarter>,
+    file: Option<&[u8]>,
+    request: &SpawnCommand<'_>,
+) -> Result<SpawnedChild, SpawnError> {
     let invalid = |step| SpawnError::Step {
         step,
         errno: Errno::INVAL,
@@ -166,9 +170,9 @@ fn spawn_by(starter: Option<Starter>, file: Option<&[u8]>, request: &Spawn<'_>) 
         cwd: unsafe { *cwd.as_ptr() },
         descriptors: sources.numbers.as_ptr(),
         descriptor_count: sources.numbers.len(),
-        new_session: request.session != Session::Same,
-        terminal: request.session == Session::WithTerminal,
-        die_with_parent: request.orphaned == Orphaned::Dies,
+        new_session: request.session != SessionChoice::Same,
+        terminal: request.session == SessionChoice::WithTerminal,
+        die_with_parent: request.orphaned == OrphanFate::Dies,
         user: request.user,
         starter,
         failed: ChildStep::None,
@@ -176,7 +180,7 @@ fn spawn_by(starter: Option<Starter>, file: Option<&[u8]>, request: &Spawn<'_>) 
     };
     let pid = start(&mut plan).map_err(|errno| SpawnError::Step { step: "clone", errno })?;
     if plan.failed == ChildStep::None {
-        return Ok(Spawned { pid });
+        return Ok(SpawnedChild { pid });
     }
     children::wait_for(pid);
     Err(failure(plan.failed, plan.errno))

@@ -1,7 +1,7 @@
 //! What happens to a cell, rendered: times as text, what is cut named, an end with its outcome and reason.
 
 use offleash_core::exec::{ExecEnd, OutputStream};
-use offleash_interpreter::cell::{CellEnd, CellError, CellEvent, Death};
+use offleash_interpreter::cell::{CellEnd, CellError, CellEvent, ContextDeath};
 use offleash_interpreter::result::CellResult;
 
 use crate::http::time;
@@ -119,11 +119,11 @@ impl RenderedEnd {
         }
     }
 
-    fn by_death(outcome: CellOutcome, death: Death) -> Self {
+    fn by_death(outcome: CellOutcome, death: ContextDeath) -> Self {
         let reason = Some(death.to_string());
         let lost_sandbox = match death {
-            Death::SandboxGone { why } => Some(LostSandbox { why }),
-            Death::Ended(ExecEnd::Lost) => Some(LostSandbox { why: None }),
+            ContextDeath::SandboxGone { why } => Some(LostSandbox { why }),
+            ContextDeath::Ended(ExecEnd::Lost) => Some(LostSandbox { why: None }),
             _ => None,
         };
         Self {
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn an_end_says_whether_the_sandbox_is_lost_and_why() {
-        let gone = |why: Option<&str>| Death::SandboxGone {
+        let gone = |why: Option<&str>| ContextDeath::SandboxGone {
             why: why.map(str::to_owned),
         };
         for (end, outcome, reason, lost) in [
@@ -152,13 +152,13 @@ mod tests {
                 Some(Some("killed")),
             ),
             (
-                CellEnd::DiedBefore(Death::Ended(ExecEnd::Lost)),
+                CellEnd::DiedBefore(ContextDeath::Ended(ExecEnd::Lost)),
                 CellOutcome::NotRun,
                 Some("the sandbox is gone"),
                 Some(None),
             ),
             (
-                CellEnd::Died(Death::Restarted),
+                CellEnd::Died(ContextDeath::Restarted),
                 CellOutcome::Died,
                 Some("it was restarted"),
                 None,

@@ -85,7 +85,7 @@ impl Client {
             match self.running(id) {
                 Err(ClientError::NotRunning { .. }) => return ClientError::ServerEnded { id: id.to_owned() },
                 Err(ended @ (ClientError::Ended { .. } | ClientError::Paused { .. })) => return ended,
-                // What is left of it is being removed, or its keeper was not seen to end yet.
+                // What is left of it is being removed, or its supervisor was not seen to end yet.
                 Ok(_) | Err(_) if Instant::now() < deadline => std::thread::sleep(EVERY),
                 Err(error) if error.kind() == ErrorKind::NotFound => return error,
                 Ok(_) | Err(_) => return cut,

@@ -51,7 +51,7 @@ pub(crate) fn is_ours(status: StatusCode) -> bool {
 }
 
 /// What a client is told when the process that holds a sandbox says no.
-pub(crate) fn refusal_of_keeper(journal: &dyn Journal, told: &str, error: &SupervisorError) -> ApiRefusal {
+pub(crate) fn refusal_of_supervisor(journal: &dyn Journal, told: &str, error: &SupervisorError) -> ApiRefusal {
     let status = of_kind(error.kind());
     if is_ours(status) {
         record(journal, told, error);

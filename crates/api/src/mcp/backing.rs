@@ -15,7 +15,7 @@ use super::failure::ToolError;
 #[derive(Debug, Clone)]
 pub(super) struct OpenedSandbox {
     pub(super) id: String,
-    pub(super) keeper: SupervisorClient,
+    pub(super) supervisor: SupervisorClient,
     pub(super) contexts: Arc<SandboxContexts>,
     /// Variables that every command gets.
     pub(super) env: BTreeMap<String, String>,

@@ -2,7 +2,7 @@
 
 use offleash_core::exec::OutputStream;
 use offleash_interpreter::cell::CellError;
-use offleash_interpreter::result::{CellResult, Form};
+use offleash_interpreter::result::{CellResult, ResultForm};
 use rmcp::model::ContentBlock;
 
 use super::kept::{KeptText, cut};
@@ -79,15 +79,15 @@ impl ToolOutcome {
                 .push(format!("[{mime} of {bytes} bytes is left out: it is too large]"));
         }
         for mime in IMAGES {
-            if let Some(Form::Text(data)) = value.forms.remove(mime) {
+            if let Some(ResultForm::Text(data)) = value.forms.remove(mime) {
                 self.image(mime, data);
                 return;
             }
         }
         for mime in TEXTS {
             match value.forms.remove(mime) {
-                Some(Form::Text(text)) => return self.values.push(ContentBlock::text(cut(&text))),
-                Some(Form::Json(json)) => return self.values.push(ContentBlock::text(cut(&json.to_string()))),
+                Some(ResultForm::Text(text)) => return self.values.push(ContentBlock::text(cut(&text))),
+                Some(ResultForm::Json(json)) => return self.values.push(ContentBlock::text(cut(&json.to_string()))),
                 None => {}
             }
         }
@@ -164,7 +164,7 @@ mod tests {
     fn value(forms: &[(&str, &str)]) -> CellResult {
         let forms = forms
             .iter()
-            .map(|(mime, text)| ((*mime).to_owned(), Form::Text((*text).to_owned())));
+            .map(|(mime, text)| ((*mime).to_owned(), ResultForm::Text((*text).to_owned())));
         CellResult {
             forms: forms.collect(),
             ..CellResult::default()

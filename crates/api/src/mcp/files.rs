@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use data_encoding::{BASE64, BASE64_MIME_PERMISSIVE};
-use offleash_protocol::files::Entry;
+use offleash_protocol::files::FileEntry;
 use offleash_supervisor::service::error::SupervisorError;
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 
@@ -50,7 +50,7 @@ pub(super) async fn bytes(
     offset: u64,
     most: u64,
 ) -> Result<(Vec<u8>, u64), SupervisorError> {
-    let mut channel = sandbox.keeper.files(None).await?;
+    let mut channel = sandbox.supervisor.files(None).await?;
     let mut reader = channel.read(path, offset, Some(most)).await?;
     let size = reader.entry().size;
     let mut bytes = Vec::new();
@@ -114,7 +114,7 @@ pub(super) async fn write(sandbox: &OpenedSandbox, asked: &WriteFileArguments) -
     };
     let whole = path(sandbox, &asked.path);
     let written = async {
-        let mut channel = sandbox.keeper.files(None).await?;
+        let mut channel = sandbox.supervisor.files(None).await?;
         let mut writer = channel.write(&whole, Vec::new()).await?;
         writer.send(contents).await?;
         writer.finish().await
@@ -151,10 +151,10 @@ pub(super) async fn entries(
     path: &[u8],
     depth: u32,
     most: usize,
-) -> Result<(Vec<Entry>, bool), SupervisorError> {
-    let mut channel = sandbox.keeper.files(None).await?;
+) -> Result<(Vec<FileEntry>, bool), SupervisorError> {
+    let mut channel = sandbox.supervisor.files(None).await?;
     let mut listing = channel.list(path, depth).await?;
-    let mut entries: Vec<Entry> = Vec::new();
+    let mut entries: Vec<FileEntry> = Vec::new();
     while let Some(mut next) = listing.next().await? {
         entries.append(&mut next);
         if entries.len() > most {
@@ -166,7 +166,7 @@ pub(super) async fn entries(
     Ok((entries, false))
 }
 
-fn line(entry: &Entry) -> String {
+fn line(entry: &FileEntry) -> String {
     let kind = match entry.mode & TYPE {
         DIRECTORY => 'd',
         LINK => 'l',
@@ -180,6 +180,6 @@ fn line(entry: &Entry) -> String {
     }
 }
 
-pub(super) fn is_regular(entry: &Entry) -> bool {
+pub(super) fn is_regular(entry: &FileEntry) -> bool {
     entry.mode & TYPE == 0o100_000
 }

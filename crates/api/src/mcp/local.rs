@@ -75,7 +75,7 @@ impl SandboxBacking for LocalBacking {
 fn opened(sandbox: LocalSandbox) -> OpenedSandbox {
     OpenedSandbox {
         id: sandbox.id,
-        keeper: sandbox.keeper,
+        supervisor: sandbox.supervisor,
         contexts: sandbox.contexts,
         env: BTreeMap::new(),
         cwd: sandbox.cwd,

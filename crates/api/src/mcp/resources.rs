@@ -66,7 +66,7 @@ pub(super) async fn list<B: SandboxBacking>(session: &ToolSession<B>) -> Vec<Res
         return Vec::new();
     };
     let files = entries.iter().filter(|entry| files::is_regular(entry));
-    let resource = |entry: &offleash_protocol::files::Entry| {
+    let resource = |entry: &offleash_protocol::files::FileEntry| {
         let name = entry.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         Resource::new(uri(&sandbox.id, &entry.path), String::from_utf8_lossy(name)).with_size(entry.size)
     };

@@ -174,14 +174,14 @@ pub(super) async fn command(
         ..StartExec::default()
     };
     let refusals = RefusalCount::so_far(sandbox).await;
-    let mut stream = sandbox.keeper.start(start).await?;
+    let mut stream = sandbox.supervisor.start(start).await?;
     let which = Selector::Pid(stream.pid());
     if let Some(input) = input {
-        let (keeper, which) = (sandbox.keeper.clone(), which.clone());
+        let (supervisor, which) = (sandbox.supervisor.clone(), which.clone());
         tokio::spawn(async move {
             // A command that does not read what it is given may.
-            let _given = keeper.input(&which, input).await;
-            let _closed = keeper.close_input(&which).await;
+            let _given = supervisor.input(&which, input).await;
+            let _closed = supervisor.close_input(&which).await;
         });
     }
     let mut outcome = ToolOutcome::default();
@@ -200,7 +200,7 @@ pub(super) async fn command(
             }
             () = context.ct.cancelled() => {
                 // It may have ended by itself meanwhile.
-                let _killed = sandbox.keeper.signal(&which, SIGKILL).await;
+                let _killed = sandbox.supervisor.signal(&which, SIGKILL).await;
                 return Err(ToolError::new("the call was cancelled"));
             }
         };
@@ -247,7 +247,7 @@ impl RefusalCount {
         // Of a sandbox that cannot say it, the call itself says more.
         Self(
             sandbox
-                .keeper
+                .supervisor
                 .refusals(u64::MAX)
                 .await
                 .map_or(u64::MAX, |refusals| refusals.count),
@@ -256,7 +256,7 @@ impl RefusalCount {
 
     /// Tells what was refused since, with what a model can do about it.
     async fn tell(self, sandbox: &OpenedSandbox, outcome: &mut ToolOutcome) {
-        let Ok(since) = sandbox.keeper.refusals(self.0).await else {
+        let Ok(since) = sandbox.supervisor.refusals(self.0).await else {
             return;
         };
         let count = since.count.saturating_sub(self.0);

@@ -41,7 +41,7 @@ impl ServedSandboxes {
     }
 
     async fn opened(&self, view: SandboxView) -> Result<OpenedSandbox, ToolError> {
-        let keeper = self.daemon.keeper(&view.id).await?;
+        let supervisor = self.daemon.supervisor(&view.id).await?;
         let contexts = self.daemon.contexts(&view.id).await?;
         let notes = view.not_enforced.iter();
         Ok(OpenedSandbox {
@@ -49,7 +49,7 @@ impl ServedSandboxes {
                 .map(|(what, why)| format!("not enforced: {what}: {why}"))
                 .collect(),
             id: view.id,
-            keeper,
+            supervisor,
             contexts,
             env: view.env,
             cwd: DEFAULT_CWD.to_owned(),

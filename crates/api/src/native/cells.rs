@@ -7,7 +7,7 @@ use http::Response;
 use offleash_core::exec::OutputStream;
 use offleash_daemon::SandboxContexts;
 use offleash_interpreter::cell::{self, Cell};
-use offleash_interpreter::result::{self, Form};
+use offleash_interpreter::result::{self, ResultForm};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -257,8 +257,8 @@ impl From<cell::CellError> for CellError {
 impl From<result::CellResult> for CellResult {
     fn from(result: result::CellResult) -> Self {
         let value = |form| match form {
-            Form::Text(text) => Value::String(text),
-            Form::Json(value) => value,
+            ResultForm::Text(text) => Value::String(text),
+            ResultForm::Json(value) => value,
         };
         let forms = result.forms.into_iter().map(|(mime, form)| (mime, value(form)));
         Self {
@@ -271,7 +271,7 @@ impl From<result::CellResult> for CellResult {
 
 #[cfg(test)]
 mod tests {
-    use offleash_interpreter::cell::{CellEnd, Death};
+    use offleash_interpreter::cell::{CellEnd, ContextDeath};
     use serde_json::json;
 
     use super::*;
@@ -280,8 +280,8 @@ mod tests {
     fn an_event_has_the_fields_of_its_kind_alone() {
         let result = result::CellResult {
             forms: [
-                ("text/plain".to_owned(), Form::Text("'a'".to_owned())),
-                ("application/json".to_owned(), Form::Json(Value::Null)),
+                ("text/plain".to_owned(), ResultForm::Text("'a'".to_owned())),
+                ("application/json".to_owned(), ResultForm::Json(Value::Null)),
             ]
             .into(),
             omitted: [("image/png".to_owned(), 7)].into(),
@@ -309,7 +309,7 @@ mod tests {
                 json!({ "kind": "end", "outcome": "done" }),
             ),
             (
-                cell::CellEvent::End(CellEnd::DiedBefore(Death::Restarted)),
+                cell::CellEvent::End(CellEnd::DiedBefore(ContextDeath::Restarted)),
                 json!({ "kind": "end", "outcome": "not_run", "reason": "it was restarted" }),
             ),
         ] {

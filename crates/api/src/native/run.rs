@@ -68,8 +68,8 @@ pub(crate) async fn run_in(
     // Only the owner of a sandbox may.
     let view = daemon.get(&asked.caller, id).map_err(|error| asked.refused(&error))?;
     let exec = with_env(exec, view.env);
-    let keeper = daemon.keeper(id).await.map_err(|error| asked.refused(&error))?;
-    let outcome = executed(&keeper, exec, input)
+    let supervisor = daemon.supervisor(id).await.map_err(|error| asked.refused(&error))?;
+    let outcome = executed(&supervisor, exec, input)
         .await
         .map_err(|error| RunFailure::Supervisor(error).told(asked))?;
     Ok(answered(id.to_owned(), true, outcome))
@@ -88,7 +88,7 @@ impl RunFailure {
             Self::Daemon(error) => return asked.refused(error),
             Self::Supervisor(error) => error,
         };
-        failure::refusal_of_keeper(asked.journal(), "the command was not run", error)
+        failure::refusal_of_supervisor(asked.journal(), "the command was not run", error)
     }
 }
 
@@ -105,9 +105,9 @@ async fn made_and_run(
     });
     let view = created.await.map_err(RunFailure::Daemon)?;
     let (id, exec) = (view.id, with_env(exec, view.env));
-    let outcome = match daemon.keeper(&id).await {
-        Ok(keeper) => {
-            let executed = executed(&keeper, exec, input);
+    let outcome = match daemon.supervisor(&id).await {
+        Ok(supervisor) => {
+            let executed = executed(&supervisor, exec, input);
             let executed = trace::of(SpanOperation::Exec, executed, |_| id.clone()).await;
             executed.map_err(RunFailure::Supervisor)
         }
@@ -174,12 +174,12 @@ fn with_env(mut exec: StartExec, env: BTreeMap<String, String>) -> StartExec {
 
 /// Runs a command and waits for its end.
 async fn executed(
-    keeper: &SupervisorClient,
+    supervisor: &SupervisorClient,
     exec: StartExec,
     input: Option<Vec<u8>>,
 ) -> Result<RunOutcome, SupervisorError> {
     let began = Instant::now();
-    let mut stream = match keeper.start(exec).await {
+    let mut stream = match supervisor.start(exec).await {
         Ok(stream) => stream,
         Err(error) => return RunOutcome::of_no_command(error),
     };
@@ -187,8 +187,8 @@ async fn executed(
     let fed = async {
         if let Some(input) = input {
             // A command that does not read what it is given may.
-            let _given = keeper.input(&which, input).await;
-            let _closed = keeper.close_input(&which).await;
+            let _given = supervisor.input(&which, input).await;
+            let _closed = supervisor.close_input(&which).await;
         }
     };
     let (outcome, ()) = tokio::join!(outcome(&mut stream), fed);

@@ -190,10 +190,10 @@ pub(crate) async fn usage(asked: &ApiRequest<'_>, given: &str) -> Result<Respons
         // Looking at one must not resume it.
         return Err(ApiRefusal::new(StatusCode::CONFLICT, "the sandbox is paused"));
     }
-    let keeper = daemon.keeper_unless_paused(id).await;
-    let keeper = keeper.map_err(|error| asked.refused(&error))?;
-    let usage = keeper.usage().await;
+    let supervisor = daemon.supervisor_unless_paused(id).await;
+    let supervisor = supervisor.map_err(|error| asked.refused(&error))?;
+    let usage = supervisor.usage().await;
     let told = "what the sandbox uses cannot be measured";
-    let usage = usage.map_err(|error| failure::refusal_of_keeper(asked.journal(), told, &error))?;
+    let usage = usage.map_err(|error| failure::refusal_of_supervisor(asked.journal(), told, &error))?;
     Ok(answer::json(StatusCode::OK, &SandboxUsage::from(usage)))
 }

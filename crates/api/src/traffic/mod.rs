@@ -183,9 +183,9 @@ impl TrafficService {
         }
         check_traffic_token(&access, request.headers())?;
         let place = self.slots.take(to.id).ok_or(TrafficRefusal::Full)?;
-        let keeper = self.daemon.keeper(to.id).await;
-        let keeper = keeper.map_err(|error| self.unreached(&error))?;
-        let stream = keeper.port(to.port).await.map_err(|error| self.no_port(&error))?;
+        let supervisor = self.daemon.supervisor(to.id).await;
+        let supervisor = supervisor.map_err(|error| self.unreached(&error))?;
+        let stream = supervisor.port(to.port).await.map_err(|error| self.no_port(&error))?;
         let way = forward::ForwardPath {
             client,
             access: &access,
@@ -219,15 +219,15 @@ impl TrafficService {
             Ok(admitted) => admitted,
             Err(answer) => return Ok(*answer),
         };
-        let keeper = if admitted.resumes() {
-            self.daemon.keeper(&access.id).await
+        let supervisor = if admitted.resumes() {
+            self.daemon.supervisor(&access.id).await
         } else if access.state == SandboxState::Paused {
             return Err(TrafficRefusal::NotFound);
         } else {
-            self.daemon.keeper_unless_paused(&access.id).await
+            self.daemon.supervisor_unless_paused(&access.id).await
         };
-        let keeper = keeper.map_err(|error| self.unreached(&error))?;
-        let sandbox = self.envd.of(access, keeper);
+        let supervisor = supervisor.map_err(|error| self.unreached(&error))?;
+        let sandbox = self.envd.of(access, supervisor);
         Ok(envd::handle(&sandbox, admitted, request).await)
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use offleash_core::network::{Host, NetworkPolicy, NetworkRule, Protocol, Question, RuleVerdict};
+use offleash_core::network::{ApprovalQuestion, Host, NetworkPolicy, NetworkRule, RuleVerdict, SpokenProtocol};
 use offleash_core::policy::Policy;
 use offleash_core::text::Text;
 use toml_edit::{Array, DocumentMut, Item, Table, Value};
@@ -12,7 +12,7 @@ use toml_edit::{Array, DocumentMut, Item, Table, Value};
 pub(crate) struct Place {
     pub(crate) host: Host,
     pub(crate) port: u16,
-    pub(crate) protocol: Protocol,
+    pub(crate) protocol: SpokenProtocol,
 }
 
 /// The text with more rules.
@@ -24,7 +24,7 @@ pub(crate) struct Edited {
 }
 
 impl Place {
-    pub(crate) fn of(question: &Question) -> Self {
+    pub(crate) fn of(question: &ApprovalQuestion) -> Self {
         Self {
             host: question.host.clone(),
             port: question.port,
@@ -35,11 +35,11 @@ impl Place {
     /// What a rule has to say of the protocol, if it is another than usual.
     fn suffix(&self) -> &'static str {
         match self.protocol {
-            protocol if protocol == Protocol::usual(self.port) => "",
-            Protocol::Auto => "",
-            Protocol::Tcp => "/tcp",
-            Protocol::Tls => "/tls",
-            Protocol::Http => "/http",
+            protocol if protocol == SpokenProtocol::usual(self.port) => "",
+            SpokenProtocol::Auto => "",
+            SpokenProtocol::Tcp => "/tcp",
+            SpokenProtocol::Tls => "/tls",
+            SpokenProtocol::Http => "/http",
         }
     }
 }

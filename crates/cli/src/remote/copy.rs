@@ -25,7 +25,7 @@ const EXIT_PARTIAL: u8 = 1;
 const DEEPEST: usize = 256;
 
 /// The bytes of a name (`NAME_MAX`).
-const LONGEST_NAME: usize = 255;
+const MAX_NAME: usize = 255;
 
 /// Where something is.
 enum Place {
@@ -229,7 +229,7 @@ fn check_depth(path: &Path, depth: usize) -> Result<(), Failure> {
 
 /// A name as a sandbox tells it, if it is one.
 fn checked(name: &str) -> Result<&str, Failure> {
-    if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) || name.len() > LONGEST_NAME {
+    if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) || name.len() > MAX_NAME {
         return Err(Failure::new(format!("`{}` is no name of a file", Text::from(name))));
     }
     Ok(name)

@@ -22,7 +22,7 @@ const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
 
 /// When the terminal holds this much, no more output is taken.
-const MOST_PENDING: usize = 1 << 20;
+const MAX_PENDING: usize = 1 << 20;
 
 pub(super) fn exec(client: &Client, arguments: ExecArgs) -> Result<ExitCode, Failure> {
     let mut env = BTreeMap::new();
@@ -83,7 +83,7 @@ impl Driven {
     fn run(mut self, door: &mut TerminalIo) -> Result<Result<u8, ClientError>, Failure> {
         let mut ended = None;
         loop {
-            while ended.is_none() && door.pending() < MOST_PENDING {
+            while ended.is_none() && door.pending() < MAX_PENDING {
                 match self.exec.take() {
                     Ok(Some(News::Output(stream, bytes))) => door.write(stream, bytes),
                     Ok(Some(News::Ended(code))) => ended = Some(Ok(self.code(code))),
@@ -122,7 +122,7 @@ impl Driven {
     fn wait(&self, door: &TerminalIo, has_ended: bool) -> Result<(), Failure> {
         let takes_input = self.takes_input && self.exec.window() > 0 && !has_ended;
         let mut waiting = Vec::with_capacity(6);
-        if !has_ended && door.pending() < MOST_PENDING {
+        if !has_ended && door.pending() < MAX_PENDING {
             waiting.push(PollFd::from_borrowed_fd(self.exec.wait_on(), PollFlags::IN));
         }
         for (descriptor, flags) in door.interests(takes_input) {

@@ -15,7 +15,7 @@ use crate::terminal;
 /// How often what is new is asked for.
 const EVERY: Duration = Duration::from_millis(500);
 /// How long the account of an end is waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Lines may come late by so much, because several processes write them, milliseconds.
 const LATE_MS: i64 = 5_000;
 
@@ -47,7 +47,7 @@ pub(super) fn logs(client: &Client, id: &str, follow: bool) -> Result<ExitCode, 
 
 /// Waits until it is known how a sandbox ended whose files are being removed; not for ever.
 fn await_account(client: &Client, id: &str) -> Result<(), Failure> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while client.ended(id)?.is_none() && Instant::now() < deadline {
         std::thread::sleep(EVERY / 5);
     }

@@ -48,17 +48,17 @@ impl Table {
 }
 
 /// How much of a cell is shown, in characters: others chose what is in it, and every row is as wide as the widest.
-const MOST_SHOWN: usize = 80;
+const MAX_SHOWN: usize = 80;
 
 fn shown(cell: String) -> String {
     if cell.is_empty() {
         return cell;
     }
     let cell = text::one_line(cell.as_bytes());
-    if cell.chars().count() <= MOST_SHOWN {
+    if cell.chars().count() <= MAX_SHOWN {
         return cell.into_owned();
     }
-    cell.chars().take(MOST_SHOWN - 1).chain(['…']).collect()
+    cell.chars().take(MAX_SHOWN - 1).chain(['…']).collect()
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ impl JsonLines {
 }
 
 /// How many events may wait to be shown before lines are left out.
-const MOST_WAITING: usize = 64;
+const MAX_WAITING: usize = 64;
 
 /// Hands events to a thread of its own, which may be held up by a terminal that is: the server is not.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ fn show_all(lines: &JsonLines, told: &Receiver<(TemplateName, BuildEvent)>, left
 impl BuildWatcher for BuildTeller {
     fn tell(&self, name: &TemplateName, event: &BuildEvent) {
         let is_line = matches!(event, BuildEvent::Line { .. });
-        if is_line && self.waiting.load(Ordering::Relaxed) >= MOST_WAITING {
+        if is_line && self.waiting.load(Ordering::Relaxed) >= MAX_WAITING {
             return;
         }
         self.waiting.fetch_add(1, Ordering::Relaxed);

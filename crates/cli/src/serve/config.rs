@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use offleash_api::{Listen, ServerConfig, TlsFiles};
-use offleash_core::level::{Degrade, Level};
+use offleash_core::level::{DegradeMode, Level};
 use offleash_daemon::{AdmissionConfig, DaemonConfig, SandboxLimits};
 
 use self::keys::{Server, Tables};
@@ -218,8 +218,8 @@ fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Wrong> 
     let min_level = sandboxes.min_level.as_deref().map(str::parse).transpose();
     config.min_level = min_level.map_err(|error| Wrong::new("sandboxes.min_level", error))?;
     config.degrade = match sandboxes.degrade.as_deref() {
-        None | Some("allow") => Degrade::Allow,
-        Some("refuse") => Degrade::Refuse,
+        None | Some("allow") => DegradeMode::Allow,
+        Some("refuse") => DegradeMode::Refuse,
         Some(word) => {
             let message = format!("`{}` means nothing", word.escape_debug());
             return Err(Wrong::new("sandboxes.degrade", message).with_hint("it is `allow` or `refuse`"));

@@ -5,8 +5,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use offleash_api::{Event, Journal, RequestEvent};
-use offleash_core::level::Degrade;
-use offleash_isolation::probe::{Check, Status};
+use offleash_core::level::DegradeMode;
+use offleash_isolation::probe::{FeatureCheck, FeatureStatus};
 use serde_json::{Value, json};
 
 use super::builds::BuildBar;
@@ -17,7 +17,7 @@ use crate::terminal;
 /// How often it is said that there are too many clients.
 const FULL_EVERY: Duration = Duration::from_secs(1);
 /// The longest path that is written.
-const LONGEST_PATH: usize = 512;
+const MAX_PATH: usize = 512;
 
 /// Writes what happens as JSON lines.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl JsonLines {
     }
 
     /// Says what is not enforced here, unless `groups` are to be had, and what comes of it.
-    pub(super) fn limits(&self, groups: &Check, degrade: Degrade) {
+    pub(super) fn limits(&self, groups: &FeatureCheck, degrade: DegradeMode) {
         if self.what != LogArg::None
             && let Some(line) = about_limits(groups, degrade)
         {
@@ -106,13 +106,13 @@ impl Journal for JsonLines {
     }
 }
 
-fn about_limits(groups: &Check, degrade: Degrade) -> Option<Value> {
-    if groups.status == Status::Ok {
+fn about_limits(groups: &FeatureCheck, degrade: DegradeMode) -> Option<Value> {
+    if groups.status == FeatureStatus::Ok {
         return None;
     }
     let effect = match degrade {
-        Degrade::Allow => "sandboxes are made all the same, held by what stands in; each lists what nothing holds",
-        Degrade::Refuse => {
+        DegradeMode::Allow => "sandboxes are made all the same, held by what stands in; each lists what nothing holds",
+        DegradeMode::Refuse => {
             "sandboxes are made, held by what stands in; those of which nothing holds something are refused"
         }
     };
@@ -136,7 +136,7 @@ fn about_limits(groups: &Check, degrade: Degrade) -> Option<Value> {
 }
 
 fn described(request: &RequestEvent<'_>) -> Value {
-    let end = request.path.floor_char_boundary(LONGEST_PATH);
+    let end = request.path.floor_char_boundary(MAX_PATH);
     json!({
         "level": "info",
         "event": "request",
@@ -164,32 +164,32 @@ fn causes(error: &dyn Error) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use offleash_isolation::probe::{Mend, groups};
+    use offleash_isolation::probe::{FeatureRemedy, groups};
 
     use super::*;
 
     #[test]
     fn what_cannot_be_enforced_is_named_with_what_comes_of_it() {
-        let missing = Check {
-            status: Status::Limited,
+        let missing = FeatureCheck {
+            status: FeatureStatus::Limited,
             found: "version 2; not memory: it is not delegated".to_owned(),
-            mend: Some(Mend {
+            mend: Some(FeatureRemedy {
                 explanation: "delegate it".to_owned(),
                 commands: vec!["systemd-run --scope offleash run …".to_owned()],
             }),
             ..groups()
         };
-        let line = about_limits(&missing, Degrade::Allow).unwrap();
+        let line = about_limits(&missing, DegradeMode::Allow).unwrap();
         assert_eq!(line["level"], "warn");
         assert!(line["found"].as_str().unwrap().contains("not memory"), "{line}");
         assert!(line["effect"].as_str().unwrap().contains("made all the same"), "{line}");
         assert_eq!(line["commands"][0], "systemd-run --scope offleash serve …");
-        let line = about_limits(&missing, Degrade::Refuse).unwrap();
+        let line = about_limits(&missing, DegradeMode::Refuse).unwrap();
         assert!(line["effect"].as_str().unwrap().contains("refused"), "{line}");
-        let whole = Check {
-            status: Status::Ok,
+        let whole = FeatureCheck {
+            status: FeatureStatus::Ok,
             ..missing
         };
-        assert_eq!(about_limits(&whole, Degrade::Allow), None);
+        assert_eq!(about_limits(&whole, DegradeMode::Allow), None);
     }
 }

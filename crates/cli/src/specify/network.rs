@@ -5,7 +5,9 @@ use std::ffi::OsStr;
 use offleash_core::error::Explained as _;
 use offleash_core::network::secret::SecretSpec;
 use offleash_core::network::upstream_proxy::{self, ProxySource};
-use offleash_core::network::{Asks, DnsServer, HeaderRule, HeaderRuleError, MethodRule, NetworkRule, RuleVerdict};
+use offleash_core::network::{
+    ApprovalRules, DnsServer, HeaderRule, HeaderRuleError, MethodRule, NetworkRule, RuleVerdict,
+};
 use offleash_core::spec::{NetworkSpec, SandboxSpec};
 use offleash_core::text::Text;
 
@@ -33,7 +35,7 @@ pub(crate) fn apply_flags(arguments: &NetworkArgs, spec: &mut SandboxSpec) -> Re
         }
     }
     if let Some(text) = &arguments.ask_timeout {
-        let timeout = Asks::timeout_of(text).map_err(|error| {
+        let timeout = ApprovalRules::timeout_of(text).map_err(|error| {
             Failure::new(format!(
                 "`--ask-timeout {}` is not valid: {error}",
                 Text::from(text.as_str())

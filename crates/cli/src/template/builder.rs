@@ -68,7 +68,7 @@ fn tell(event: &BuildEvent) {
 
 /// How often a line is told at most, and how much of it: who watches sees the latest one.
 const TOLD_EVERY: Duration = Duration::from_millis(100);
-const LONGEST: usize = 200;
+const MAX_LENGTH: usize = 200;
 
 /// What a build is told to, for the daemon.
 #[derive(Default)]
@@ -92,7 +92,7 @@ impl Progress for Told {
             return;
         }
         self.0 = Some(Instant::now());
-        let line = line.chars().take(LONGEST).collect();
+        let line = line.chars().take(MAX_LENGTH).collect();
         tell(&BuildEvent::Line { line });
     }
 

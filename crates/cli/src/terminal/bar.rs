@@ -5,7 +5,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Longest line beside the bar, characters; it is cut to the terminal besides.
-const LONGEST: usize = 200;
+const MAX_LENGTH: usize = 200;
 /// How often one that moves by itself does.
 const MOVES_EVERY: Duration = Duration::from_millis(200);
 
@@ -44,7 +44,7 @@ impl Bar {
 
     /// The step printed a line.
     pub(crate) fn line(&self, line: &str) {
-        self.0.set_message(line.chars().take(LONGEST).collect::<String>());
+        self.0.set_message(line.chars().take(MAX_LENGTH).collect::<String>());
     }
 
     /// Time has passed.

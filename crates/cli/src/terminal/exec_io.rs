@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use offleash_core::exec::{OutputStream, TerminalSize};
-use offleash_core::network::{Approval, Question};
+use offleash_core::network::{ApprovalAnswer, ApprovalQuestion};
 use offleash_supervisor::prewarmed::Caller;
 use offleash_supervisor::run_client::{ExecIo, ExecIoEvent};
 use offleash_sys::signals::{PASSED_ON, SignalQueue};
@@ -244,7 +244,7 @@ impl ExecIo for TerminalIo {
         Ok(events)
     }
 
-    fn ask(&mut self, question: Question) -> Option<Approval> {
+    fn ask(&mut self, question: ApprovalQuestion) -> Option<ApprovalAnswer> {
         let answer = self.prompt.ask(question);
         self.is_covered = answer.is_none() && self.raw.is_some();
         answer
@@ -255,7 +255,7 @@ impl ExecIo for TerminalIo {
     }
 }
 
-fn answered((question, approval): (u64, Approval)) -> ExecIoEvent {
+fn answered((question, approval): (u64, ApprovalAnswer)) -> ExecIoEvent {
     ExecIoEvent::Answer(question, approval)
 }
 

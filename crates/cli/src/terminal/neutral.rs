@@ -13,7 +13,7 @@ pub(crate) struct Neutralizer {
 }
 
 /// The longest colour sequence that is waited for.
-const LONGEST: usize = 64;
+const MAX_LENGTH: usize = 64;
 
 impl Neutralizer {
     /// The bytes that may be shown; the beginning of an unfinished sequence is kept for the next call.
@@ -191,7 +191,7 @@ fn colour(bytes: &[u8]) -> Sequence {
     }
     for (position, byte) in bytes.iter().enumerate().skip(2) {
         match byte {
-            b'0'..=b'9' | b';' | b':' if position < LONGEST => {}
+            b'0'..=b'9' | b';' | b':' if position < MAX_LENGTH => {}
             b'm' => return Sequence::Whole(position + 1),
             _ => return Sequence::Other,
         }

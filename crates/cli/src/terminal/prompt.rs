@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 
-use offleash_core::network::{Approval, Question};
+use offleash_core::network::{ApprovalAnswer, ApprovalQuestion};
 use offleash_core::text::Text;
 use rustix::event::PollFlags;
 use rustix::fs::OFlags;
@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::termios::{InputModes, LocalModes, OptionalActions, OutputModes, QueueSelector, Termios};
 
 /// The most of a program's name that is shown.
-const LONGEST_NAME: usize = 60;
+const MAX_NAME: usize = 60;
 /// Ends what a command may have begun: a sequence (CAN), a string (ST), another set of characters (SI, `ESC ( B`) and
 /// attributes that hide text.
 const PLAIN: &[u8] = b"\x18\x1b\\\x0f\x1b(B\x1b[0m\n";
@@ -40,13 +40,13 @@ type Remember = Box<dyn RememberRule>;
 /// Something that keeps an allowed host and port for later runs.
 pub(crate) trait RememberRule: std::fmt::Debug {
     /// Keeps it, and says where; or why not.
-    fn remember(&mut self, question: &Question) -> Result<String, String>;
+    fn remember(&mut self, question: &ApprovalQuestion) -> Result<String, String>;
 }
 
 /// A question that is open.
 #[derive(Debug)]
 struct Open {
-    question: Question,
+    question: ApprovalQuestion,
     terminal: File,
     before: Termios,
     unsaid: Vec<u8>,
@@ -56,7 +56,7 @@ struct Open {
 /// What a line that was typed says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Line {
-    Answer(Approval),
+    Answer(ApprovalAnswer),
     Unclear,
 }
 
@@ -64,7 +64,7 @@ impl Prompt {
     /// One for a run of `program`; with `draws` it has a terminal of its own, which is this one.
     pub(crate) fn new(program: &Text, draws: bool, remember: Option<Remember>) -> Self {
         let mut program = program.to_string();
-        if let Some((end, _)) = program.char_indices().nth(LONGEST_NAME) {
+        if let Some((end, _)) = program.char_indices().nth(MAX_NAME) {
             program.truncate(end);
             program.push('…');
         }
@@ -82,7 +82,7 @@ impl Prompt {
     }
 
     /// Puts a question; answers it at once when there is nobody to be asked.
-    pub(crate) fn ask(&mut self, question: Question) -> Option<Approval> {
+    pub(crate) fn ask(&mut self, question: ApprovalQuestion) -> Option<ApprovalAnswer> {
         self.withdraw();
         let mut text = if self.draws { PLAIN_SCREEN } else { PLAIN }.to_vec();
         text.extend_from_slice(self.text(&question).as_bytes());
@@ -91,12 +91,12 @@ impl Prompt {
                 self.open = Some(open);
                 None
             }
-            Err(_) => Some(Approval::NoTerminal),
+            Err(_) => Some(ApprovalAnswer::NoTerminal),
         }
     }
 
-    fn text(&self, question: &Question) -> String {
-        let Question {
+    fn text(&self, question: &ApprovalQuestion) -> String {
+        let ApprovalQuestion {
             host, port, timeout, ..
         } = question;
         let always = if self.remember.is_some() { " (a)lways," } else { "" };
@@ -119,15 +119,15 @@ impl Prompt {
     }
 
     /// Says what is still to be said and reads what was typed; the number of the question and the answer, if there is one.
-    pub(crate) fn turn(&mut self) -> Option<(u64, Approval)> {
+    pub(crate) fn turn(&mut self) -> Option<(u64, ApprovalAnswer)> {
         let open = self.open.as_mut()?;
         let line = match open.turn() {
             Ok(line) => line?,
             // The terminal is gone, or belongs to another program now.
-            Err(_) => Line::Answer(Approval::NoTerminal),
+            Err(_) => Line::Answer(ApprovalAnswer::NoTerminal),
         };
         match line {
-            Line::Answer(Approval::Always) => self.always(),
+            Line::Answer(ApprovalAnswer::Always) => self.always(),
             Line::Answer(approval) => self.close(approval),
             Line::Unclear => {
                 let always = if self.remember.is_some() { ", a" } else { "" };
@@ -138,9 +138,9 @@ impl Prompt {
     }
 
     /// Denies the open question, if there is one.
-    pub(crate) fn deny(&mut self) -> Option<(u64, Approval)> {
+    pub(crate) fn deny(&mut self) -> Option<(u64, ApprovalAnswer)> {
         self.open.as_mut()?.say("\n");
-        self.close(Approval::Denied)
+        self.close(ApprovalAnswer::Denied)
     }
 
     /// Takes the open question back.
@@ -150,7 +150,7 @@ impl Prompt {
         }
     }
 
-    fn always(&mut self) -> Option<(u64, Approval)> {
+    fn always(&mut self) -> Option<(u64, ApprovalAnswer)> {
         let open = self.open.as_mut()?;
         let Some(remember) = self.remember.as_mut() else {
             open.say("[offleash] there is no policy to write it to (`--policy FILE` names one); o, r or d: ");
@@ -159,23 +159,23 @@ impl Prompt {
         let approval = match remember.remember(&open.question) {
             Ok(place) => {
                 open.say(&format!("[offleash] written to {place}\n"));
-                Approval::Always
+                ApprovalAnswer::Always
             }
             Err(reason) => {
                 open.say(&format!("[offleash] allowed for this run only: {reason}\n"));
-                Approval::Run
+                ApprovalAnswer::Run
             }
         };
         self.close(approval)
     }
 
-    fn close(&mut self, approval: Approval) -> Option<(u64, Approval)> {
+    fn close(&mut self, approval: ApprovalAnswer) -> Option<(u64, ApprovalAnswer)> {
         self.open.take().map(|open| (open.question.id, approval))
     }
 }
 
 impl Open {
-    fn begin(question: Question, text: Vec<u8>) -> io::Result<Self> {
+    fn begin(question: ApprovalQuestion, text: Vec<u8>) -> io::Result<Self> {
         let terminal = OpenOptions::new()
             .read(true)
             .write(true)
@@ -232,7 +232,7 @@ impl Open {
         }
         let mut buffer = [0; 1024];
         match rustix::io::read(&self.terminal, &mut buffer) {
-            Ok(0) => return Ok(Some(Line::Answer(Approval::Denied))),
+            Ok(0) => return Ok(Some(Line::Answer(ApprovalAnswer::Denied))),
             Ok(read) => self.typed.extend_from_slice(buffer.get(..read).unwrap_or_default()),
             Err(Errno::INTR | Errno::AGAIN) => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -263,10 +263,10 @@ fn is_ours(terminal: &File) -> bool {
 /// What a line says: one of the answers and nothing else.
 fn meaning(line: &[u8]) -> Line {
     match line.trim_ascii().to_ascii_lowercase().as_slice() {
-        b"o" | b"once" => Line::Answer(Approval::Once),
-        b"r" | b"run" => Line::Answer(Approval::Run),
-        b"a" | b"always" => Line::Answer(Approval::Always),
-        b"d" | b"deny" => Line::Answer(Approval::Denied),
+        b"o" | b"once" => Line::Answer(ApprovalAnswer::Once),
+        b"r" | b"run" => Line::Answer(ApprovalAnswer::Run),
+        b"a" | b"always" => Line::Answer(ApprovalAnswer::Always),
+        b"d" | b"deny" => Line::Answer(ApprovalAnswer::Denied),
         _ => Line::Unclear,
     }
 }
@@ -280,14 +280,14 @@ mod tests {
     #[test]
     fn pitfall_only_whole_lines_that_are_an_answer_are_one() {
         for (line, approval) in [
-            ("o", Some(Approval::Once)),
-            (" Once ", Some(Approval::Once)),
-            ("R", Some(Approval::Run)),
-            ("run", Some(Approval::Run)),
-            ("a", Some(Approval::Always)),
-            ("always", Some(Approval::Always)),
-            ("d", Some(Approval::Denied)),
-            ("deny", Some(Approval::Denied)),
+            ("o", Some(ApprovalAnswer::Once)),
+            (" Once ", Some(ApprovalAnswer::Once)),
+            ("R", Some(ApprovalAnswer::Run)),
+            ("run", Some(ApprovalAnswer::Run)),
+            ("a", Some(ApprovalAnswer::Always)),
+            ("always", Some(ApprovalAnswer::Always)),
+            ("d", Some(ApprovalAnswer::Denied)),
+            ("deny", Some(ApprovalAnswer::Denied)),
             ("", None),
             ("y", None),
             ("yes", None),
@@ -305,11 +305,11 @@ mod tests {
 
     #[test]
     fn a_question_is_one_line_whoever_chose_the_names() {
-        let question = Question {
+        let question = ApprovalQuestion {
             id: 1,
             host: offleash_core::network::Host::parse("api.example.com").unwrap(),
             port: 443,
-            protocol: offleash_core::network::Protocol::Tls,
+            protocol: offleash_core::network::SpokenProtocol::Tls,
             rule: None,
             timeout: Duration::from_secs(60),
         };

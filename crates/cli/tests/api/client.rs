@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 
 use serde_json::Value;
 
-use crate::support::processes::PATIENCE;
+use crate::support::processes::TIMEOUT;
 
 /// An answer.
 #[derive(Debug)]
@@ -63,8 +63,8 @@ impl Answer {
 /// Connects; nothing waits for ever.
 pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 

@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, SocketType};
 
 use crate::client::{ask, connect, parse, read_all};
 use crate::server::{QUIET, Server};
-use crate::support::processes::{PATIENCE, eventually};
+use crate::support::processes::{TIMEOUT, eventually};
 
 #[test]
 fn a10_clients_that_are_too_many_are_told_so() {
@@ -48,7 +48,7 @@ fn a10_the_owner_is_not_kept_out() {
     let mut stream = connect(server.address);
     parse(&read_all(&mut stream)).assert_refused(503);
     let mut owner = UnixStream::connect(server.socket()).unwrap();
-    owner.set_read_timeout(Some(PATIENCE)).unwrap();
+    owner.set_read_timeout(Some(TIMEOUT)).unwrap();
     owner
         .write_all(b"GET /v1/keys HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         .unwrap();
@@ -63,7 +63,7 @@ fn connect_from(local: &str, server: SocketAddr) -> TcpStream {
     rustix::net::bind(&socket, &local).unwrap();
     rustix::net::connect(&socket, &server).unwrap();
     let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use crate::client::{ask, connect, parse, read_all};
 use crate::server::{QUIET, Server};
-use crate::support::processes::{PATIENCE, eventually, program, read_until, signal};
+use crate::support::processes::{TIMEOUT, eventually, program, read_until, signal};
 use crate::support::{Site, binary, skip, stdout};
 
 #[test]
@@ -105,7 +105,7 @@ fn the_owner_needs_no_key_on_the_socket() {
     let mode = std::fs::metadata(server.socket()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let mut stream = UnixStream::connect(server.socket()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
         .write_all(b"GET /v1/keys HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         .unwrap();
@@ -285,7 +285,7 @@ fn a_service_manager_hands_over_the_socket_and_is_told() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let told = UnixDatagram::bind(site.root().join("notify")).unwrap();
-    told.set_read_timeout(Some(PATIENCE)).unwrap();
+    told.set_read_timeout(Some(TIMEOUT)).unwrap();
     let config = site.write("serve.toml", QUIET);
     let mut command = Command::new("/bin/sh");
     command

@@ -180,7 +180,7 @@ fn a_sandbox_whose_guest_does_not_answer_is_not_paused_if_that_is_asked() {
     let connect = server.ask(&key, &format!("POST /v2/sandboxes/{id}/connect"), "{}");
     assert_eq!(connect.status, 201, "{connect:?}");
 
-    // The first process of the sandbox, which is the keeper's child; the supervisor alone can stop it.
+    // The first process of the sandbox, which is the supervisor's child; the supervisor alone can stop it.
     let guest = Guest::stopped(&server);
     let refused = pause(healthy);
     refused.assert_refused(409);
@@ -199,8 +199,8 @@ struct Guest(i32);
 
 impl Guest {
     fn stopped(server: &Server) -> Self {
-        let keeper = children(i32::try_from(server.child().id()).unwrap());
-        let children = keeper.into_iter().flat_map(children);
+        let supervisor = children(i32::try_from(server.child().id()).unwrap());
+        let children = supervisor.into_iter().flat_map(children);
         let guests: Vec<i32> = children.filter(|pid| !is_gateway(*pid)).collect();
         let [guest] = guests[..] else { panic!("{guests:?}") };
         Self::signal(guest, Signal::STOP);

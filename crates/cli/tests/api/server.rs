@@ -21,7 +21,7 @@ pub(crate) struct Server {
     log: Option<std::thread::JoinHandle<String>>,
 }
 
-/// No sandbox is made ahead: tests that make none start no keeper.
+/// No sandbox is made ahead: tests that make none start no supervisor.
 pub(crate) const QUIET: &str = "[pool]\nmin = 0\nmax = 0\n";
 
 impl Server {

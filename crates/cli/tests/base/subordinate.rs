@@ -167,21 +167,21 @@ fn the_daemon_removes_what_a_dead_sandbox_left_of_subordinate_ids() {
         .into_iter()
         .find(|layer| layer.ends_with(id))
         .unwrap();
-    for keeper in keepers_of(&subordinate.site.root().join("home/state/sandboxes").join(id)) {
-        rustix::process::kill_process(Pid::from_raw(keeper).unwrap(), Signal::KILL).unwrap();
+    for supervisor in supervisors_of(&subordinate.site.root().join("home/state/sandboxes").join(id)) {
+        rustix::process::kill_process(Pid::from_raw(supervisor).unwrap(), Signal::KILL).unwrap();
     }
     eventually("the end of its layer", || (!layer.exists()).then_some(()));
 }
 
-/// The keeper whose sandbox has this directory.
-fn keepers_of(directory: &Path) -> Vec<i32> {
+/// The supervisor whose sandbox has this directory.
+fn supervisors_of(directory: &Path) -> Vec<i32> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let has_open = |pid: &i32| {
         let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        let is_keeper =
+        let is_supervisor =
             fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.ends_with(b"\0supervise\0sandbox\0"));
-        is_keeper
+        is_supervisor
             && open
                 .filter_map(|entry| fs::read_link(entry.path()).ok())
                 .any(|target| target == directory)

@@ -8,10 +8,10 @@ use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_daemon::{Caller, Daemon, DaemonError, ForkRequest, ForksConfig, ListFilter, SandboxView};
 use offleash_interpreter::language::Language;
 
-use super::forks::{cell, keeper, of};
+use super::forks::{cell, of, supervisor};
 use super::support::disks::SmallDisk;
 use super::support::{is_root, skip};
-use super::world::{World, create, create_with, eventually, keepers_below, output, test, within};
+use super::world::{World, create, create_with, eventually, output, supervisors_below, test, within};
 
 /// Why there is no fork.
 async fn refused(daemon: &Daemon, source: &SandboxView) -> DaemonError {
@@ -27,7 +27,7 @@ async fn only_the_source_goes_on(daemon: &Daemon, source: &SandboxView) {
     eventually("the fork is gone", || (listed().len() == 1).then_some(())).await;
     assert_eq!(cell(daemon, &source.id, "print(n)").await, "1\n");
     assert_eq!(
-        output(&keeper(daemon, source).await, "ls -A ~ | grep offleash; true").await,
+        output(&supervisor(daemon, source).await, "ls -A ~ | grep offleash; true").await,
         ""
     );
 }
@@ -125,7 +125,7 @@ fn a_cell_that_does_not_end_keeps_forks_waiting_for_so_long_and_goes_on() {
         let _begun = within(events.recv()).await;
         let error = refused(&daemon, &source).await;
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error:?}");
-        output(&keeper(&daemon, &source).await, "touch /tmp/go").await;
+        output(&supervisor(&daemon, &source).await, "touch /tmp/go").await;
         while within(events.recv()).await.is_some() {}
         only_the_source_goes_on(&daemon, &source).await;
     });
@@ -163,7 +163,7 @@ fn a_machine_s_disk_that_is_full_is_an_error_and_the_source_goes_on() {
     let Some(_mounted) = SmallDisk::mount(&state, 96) else {
         return skip("a tmpfs cannot be mounted here");
     };
-    // So that it goes first, and finds its keepers while their directory is there.
+    // So that it goes first, and finds its supervisors while their directory is there.
     let world = world;
     std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o700)).unwrap();
     test(async {
@@ -199,10 +199,14 @@ fn the_time_of_a_sandbox_ends_it_as_soon_as_there_is_a_daemon() {
         create_with(&first, |request| request.timeout_seconds = Some(1)).await;
         drop(first);
         tokio::time::sleep(Duration::from_millis(1500)).await;
-        assert_eq!(keepers_below(world.site.root()).len(), 1, "nobody is there to end it");
+        assert_eq!(
+            supervisors_below(world.site.root()).len(),
+            1,
+            "nobody is there to end it"
+        );
         let second = world.daemon().await;
         eventually("it has ended", || {
-            keepers_below(world.site.root()).is_empty().then_some(())
+            supervisors_below(world.site.root()).is_empty().then_some(())
         })
         .await;
         drop(second);

@@ -150,14 +150,14 @@ fn a_quota_of_cpus_is_kept_by_sandboxes_that_were_paused() {
         for refused in [
             within(daemon.connect(&owner, paused, None)).await.err(),
             within(daemon.connect(&admin, paused, None)).await.err(),
-            within(daemon.keeper(paused)).await.err(),
+            within(daemon.supervisor(paused)).await.err(),
             within(daemon.create(&owner, CreateRequest::default())).await.err(),
         ] {
             assert!(refused.as_ref().is_some_and(exceeded), "{refused:?}");
         }
         assert_eq!(state(paused), VisibleState::Paused);
         within(daemon.pause(&owner, running)).await.unwrap();
-        within(daemon.keeper(paused)).await.unwrap();
+        within(daemon.supervisor(paused)).await.unwrap();
         assert_eq!(state(paused), VisibleState::Running);
     });
 }
@@ -177,7 +177,7 @@ fn an_overloaded_machine_resumes_nothing() {
         for refused in [
             within(daemon.resume(&me, &made.id, None)).await.err(),
             within(daemon.connect(&me, &made.id, None)).await.err(),
-            within(daemon.keeper(&made.id)).await.err(),
+            within(daemon.supervisor(&made.id)).await.err(),
         ] {
             let overloaded = matches!(refused, Some(DaemonError::Overloaded { what: "memory", .. }));
             assert!(overloaded, "{refused:?}");
@@ -275,7 +275,7 @@ fn sandboxes_of_a_key_end_with_it_if_that_is_asked_for() {
         within(daemon.pause(&gone, &made[1])).await.unwrap();
         keys.revoke("gone").unwrap();
         assert_eq!(keys.sandboxes_of(&row.id).unwrap(), 2);
-        daemon.keeper(&made[0]).await.unwrap();
+        daemon.supervisor(&made[0]).await.unwrap();
         // The next daemon does it where none runs.
         world.close(daemon).await;
         assert_eq!(keys.revoke_with_sandboxes(&row.id).unwrap().id, row.id);
@@ -298,7 +298,7 @@ fn sandboxes_of_a_key_end_with_it_if_that_is_asked_for() {
             let detail = end.detail.unwrap();
             assert!(detail.contains("as its key was removed"), "{detail}");
         }
-        daemon.keeper(&made[2]).await.unwrap();
+        daemon.supervisor(&made[2]).await.unwrap();
         within(daemon.kill(&stays, &made[2])).await.unwrap();
         world.emptied().await;
     });
@@ -383,7 +383,8 @@ fn debuggers_are_given_to_the_owner_and_where_the_configuration_says_so() {
         // What the search for leaks of a sanitizer is told, and what the sandbox sees of its memory.
         let script =
             "echo ${ASAN_OPTIONS-none}; awk '/^MemTotal/ { print $2 }' /proc/meminfo; cat /sys/fs/cgroup/memory.max";
-        let found = async |daemon: &Daemon, id: &str| output(&within(daemon.keeper(id)).await.unwrap(), script).await;
+        let found =
+            async |daemon: &Daemon, id: &str| output(&within(daemon.supervisor(id)).await.unwrap(), script).await;
         let seen = |first: &str| format!("{first}\n524288\n536870912\n");
         let plain = within(daemon.create(&other, asking("false"))).await.unwrap();
         assert_eq!(found(&daemon, &plain.id).await, seen("detect_leaks=0"));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use offleash_daemon::{Caller, CreateRequest, Daemon, ListFilter};
 
-use super::world::{World, config, eventually, keepers_below, output, test, within};
+use super::world::{World, config, eventually, output, supervisors_below, test, within};
 
 /// Says to the test's own program that it is to be a daemon, and for which state directory.
 const STATE: &str = "OFFLEASH_TEST_DAEMON_STATE";
@@ -78,12 +78,12 @@ fn a_daemon_that_is_killed_at_any_moment_loses_nothing() {
             for id in alive.iter().filter(|id| !ending.contains(id)) {
                 assert!(found.contains(id), "point {point}: {id} is lost");
                 let (view, _) = within(daemon.connect(&Caller::local(), id, None)).await.unwrap();
-                let keeper = daemon.keeper(&view.id).await.unwrap();
-                assert_eq!(output(&keeper, "echo here").await, "here\n", "point {point}");
+                let supervisor = daemon.supervisor(&view.id).await.unwrap();
+                assert_eq!(output(&supervisor, "echo here").await, "here\n", "point {point}");
             }
             // One whose daemon died before it gave an order finds the end of its input and goes.
-            eventually("the end of nobody's keepers", || {
-                (keepers_below(world.site.root()).len() == found.len()).then_some(())
+            eventually("the end of nobody's supervisors", || {
+                (supervisors_below(world.site.root()).len() == found.len()).then_some(())
             })
             .await;
             let directories = std::fs::read_dir(world.site.state().join("sandboxes")).unwrap().count();
@@ -133,7 +133,7 @@ fn run_and_kill(world: &World, wait: Duration) -> (Vec<String>, Vec<String>) {
         }
         (made, ending)
     });
-    let _started = ready.recv_timeout(super::support::processes::PATIENCE);
+    let _started = ready.recv_timeout(super::support::processes::TIMEOUT);
     std::thread::sleep(wait);
     child.kill().unwrap();
     child.wait().unwrap();

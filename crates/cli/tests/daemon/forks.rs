@@ -16,7 +16,7 @@ use offleash_supervisor::service::message::StartExec;
 
 use tokio::sync::mpsc::Receiver;
 
-use super::support::processes::PATIENCE;
+use super::support::processes::TIMEOUT;
 use super::world::{World, config, create, create_with, eventually, kill, output, test, within};
 
 async fn fork(daemon: &Daemon, id: &str, count: u32) -> Vec<SandboxView> {
@@ -29,18 +29,18 @@ async fn fork(daemon: &Daemon, id: &str, count: u32) -> Vec<SandboxView> {
     forks.into_iter().map(Result::unwrap).collect()
 }
 
-pub(super) async fn keeper(daemon: &Daemon, sandbox: &SandboxView) -> SupervisorClient {
-    daemon.keeper(&sandbox.id).await.unwrap()
+pub(super) async fn supervisor(daemon: &Daemon, sandbox: &SandboxView) -> SupervisorClient {
+    daemon.supervisor(&sandbox.id).await.unwrap()
 }
 
 /// What `sh -c SCRIPT` writes that runs as the superuser.
-async fn as_root(keeper: &SupervisorClient, script: &str) -> String {
+async fn as_root(supervisor: &SupervisorClient, script: &str) -> String {
     let start = StartExec {
         argv: ["/bin/sh", "-c", script].map(|word| word.as_bytes().to_vec()).into(),
         user: Some("root".to_owned()),
         ..StartExec::default()
     };
-    let mut stream = within(keeper.start(start)).await.unwrap();
+    let mut stream = within(supervisor.start(start)).await.unwrap();
     let mut text = String::new();
     while let Some(news) = within(stream.next()).await.unwrap() {
         if let offleash_supervisor::service::ExecNews::Output { bytes, .. } = news {
@@ -92,7 +92,7 @@ fn a_fork_begins_with_the_files_of_its_source_and_shares_none() {
             request.limits.pids = Some(77);
         })
         .await;
-        let of_source = keeper(&daemon, &source).await;
+        let of_source = supervisor(&daemon, &source).await;
         output(&of_source, LEAVE).await;
         as_root(&of_source, LEAVE_AS_ROOT).await;
         output(
@@ -120,7 +120,7 @@ fn a_fork_begins_with_the_files_of_its_source_and_shares_none() {
             assert_eq!((sandbox.limits, sandbox.on_timeout), (source.limits, source.on_timeout));
             assert_eq!((sandbox.auto_resume, &sandbox.network), (true, &source.network));
             assert_eq!(sandbox.level, source.level);
-            let its = keeper(&daemon, sandbox).await;
+            let its = supervisor(&daemon, sandbox).await;
             assert_eq!(as_root(&its, &LOOK.replace("srv tmp", "srv")).await, seen);
             assert_eq!(
                 output(&its, "ps ax 2>/dev/null | grep -c '[w]hile' || true")
@@ -135,12 +135,12 @@ fn a_fork_begins_with_the_files_of_its_source_and_shares_none() {
         // What one writes no other sees.
         let all: Vec<&SandboxView> = forks.iter().chain([&source]).collect();
         for sandbox in &all {
-            let its = keeper(&daemon, sandbox).await;
+            let its = supervisor(&daemon, sandbox).await;
             let write = format!("echo {0} >~/deep/er/file; echo {0} >~/own", sandbox.id);
             output(&its, &write).await;
         }
         for sandbox in &all {
-            let its = keeper(&daemon, sandbox).await;
+            let its = supervisor(&daemon, sandbox).await;
             assert_eq!(
                 output(&its, "cat ~/deep/link ~/own").await,
                 format!("{0}\n{0}\n", sandbox.id)
@@ -151,7 +151,7 @@ fn a_fork_begins_with_the_files_of_its_source_and_shares_none() {
         within(daemon.kill(&me, &source.id)).await.unwrap();
         within(daemon.kill(&me, &forks[1].id)).await.unwrap();
         for sandbox in [&again[0], &forks[2]] {
-            let its = keeper(&daemon, sandbox).await;
+            let its = supervisor(&daemon, sandbox).await;
             assert_ne!(output(&its, "cat ~/own").await, "");
             within(daemon.pause(&me, &sandbox.id)).await.unwrap();
             within(daemon.resume(&me, &sandbox.id, None)).await.unwrap();
@@ -189,7 +189,7 @@ fn a_fork_is_its_source_at_one_moment() {
         let world = World::new();
         let daemon = world.daemon().await;
         let source = create(&daemon).await;
-        let of_source = keeper(&daemon, &source).await;
+        let of_source = supervisor(&daemon, &source).await;
         output(
             &of_source,
             &format!("({PAIRS}) >/dev/null 2>&1 & until test -e ~/second; do :; done"),
@@ -199,7 +199,7 @@ fn a_fork_is_its_source_at_one_moment() {
             let forks = fork(&daemon, &source.id, 2).await;
             let mut pairs = Vec::new();
             for sandbox in &forks {
-                let its = keeper(&daemon, sandbox).await;
+                let its = supervisor(&daemon, sandbox).await;
                 let read = output(&its, "cat ~/first ~/second").await;
                 let numbers: Vec<u64> = read.lines().map(|line| line.parse().unwrap()).collect();
                 assert!(numbers[0] == numbers[1] || numbers[0] == numbers[1] + 1, "{numbers:?}");
@@ -217,7 +217,7 @@ fn what_is_asked_of_a_source_waits_while_it_is_copied() {
         let world = World::new();
         let daemon = world.daemon().await;
         let source = create(&daemon).await;
-        let of_source = keeper(&daemon, &source).await;
+        let of_source = supervisor(&daemon, &source).await;
         output(&of_source, "mkdir ~/many; cd ~/many; seq 3000 | xargs touch").await;
         let forking = {
             let (daemon, id) = (daemon.clone(), source.id.clone());
@@ -228,7 +228,7 @@ fn what_is_asked_of_a_source_waits_while_it_is_copied() {
             assert_eq!(output(&of_source, "echo here").await, "here\n");
         }
         let forks = forking.await.unwrap();
-        let its = keeper(&daemon, &forks[0]).await;
+        let its = supervisor(&daemon, &forks[0]).await;
         assert_eq!(output(&its, "ls ~/many | wc -l").await.trim(), "3000");
     });
 }
@@ -297,7 +297,7 @@ fn a_fork_goes_on_with_what_cells_left() {
                 cell_in(&its, &second.id, "print(mine, os.getcwd() if 'os' in dir() else '')").await,
                 "second \n"
             );
-            let left = output(&keeper(&daemon, sandbox).await, "ls -A ~ | grep offleash; true").await;
+            let left = output(&supervisor(&daemon, sandbox).await, "ls -A ~ | grep offleash; true").await;
             assert_eq!(left, "");
         }
         drawn.push(cell(&daemon, &source.id, "print(random.random())").await);
@@ -307,7 +307,7 @@ fn a_fork_goes_on_with_what_cells_left() {
         // The source has what it had.
         assert_eq!(cell(&daemon, &source.id, "print(n, shared)").await, "1 [1]\n");
         assert_eq!(
-            output(&keeper(&daemon, &source).await, "ls -A ~ | grep offleash; true").await,
+            output(&supervisor(&daemon, &source).await, "ls -A ~ | grep offleash; true").await,
             ""
         );
         // Forks of a fork, after the source.
@@ -435,7 +435,7 @@ fn a_fork_that_cannot_be_copied_leaves_nothing_and_its_source_goes_on() {
         let world = World::new();
         let daemon = world.daemon().await;
         let source = create(&daemon).await;
-        let of_source = keeper(&daemon, &source).await;
+        let of_source = supervisor(&daemon, &source).await;
         output(&of_source, "mkdir -p ~/a/b; seq 100000 >~/a/b/c").await;
         // Where the first copy is to be made there is no directory.
         let strange = world.site.state().join("scratch");
@@ -492,7 +492,7 @@ fn a_daemon_that_is_killed_while_it_forks_leaves_the_source_running_and_nothing_
         let world = World::new();
         let first = world.daemon().await;
         let source = create(&first).await;
-        let of_source = keeper(&first, &source).await;
+        let of_source = supervisor(&first, &source).await;
         output(&of_source, "mkdir ~/many; cd ~/many; seq 2000 | xargs touch").await;
         within(first.drain()).await;
         drop(first);
@@ -513,7 +513,7 @@ fn a_daemon_that_is_killed_while_it_forks_leaves_the_source_running_and_nothing_
             let daemon = world.daemon().await;
             within(daemon.drain()).await;
             for sandbox in daemon.list(&Caller::local(), &ListFilter::default()).unwrap().sandboxes {
-                let its = keeper(&daemon, &sandbox).await;
+                let its = supervisor(&daemon, &sandbox).await;
                 assert_eq!(output(&its, "ls ~/many | wc -l").await.trim(), "2000", "point {point}");
                 if sandbox.id != source.id {
                     within(daemon.kill(&Caller::local(), &sandbox.id)).await.unwrap();
@@ -551,7 +551,7 @@ fn run_and_kill(world: &World, source: &str, wait: Duration) {
             let _told = sender.send(());
         }
     });
-    let _ready = ready.recv_timeout(PATIENCE);
+    let _ready = ready.recv_timeout(TIMEOUT);
     std::thread::sleep(wait);
     child.kill().unwrap();
     child.wait().unwrap();
@@ -559,12 +559,12 @@ fn run_and_kill(world: &World, source: &str, wait: Duration) {
 }
 
 #[test]
-fn a_source_whose_keeper_dies_while_it_is_copied_is_gone_and_so_are_its_forks() {
+fn a_source_whose_supervisor_dies_while_it_is_copied_is_gone_and_so_are_its_forks() {
     test(async {
         let world = World::new();
         let daemon = world.daemon().await;
         let source = create(&daemon).await;
-        let of_source = keeper(&daemon, &source).await;
+        let of_source = supervisor(&daemon, &source).await;
         output(&of_source, "mkdir ~/many; cd ~/many; seq 5000 | xargs touch").await;
         let pid = of_source.hello().await.unwrap().pid;
         let forking = {

@@ -8,7 +8,7 @@ use offleash_daemon::{
 use rustix::process::{Pid, Signal};
 
 use super::support::processes::children_named;
-use super::world::{World, create, create_with, eventually, keepers_below, kill, output, test, within};
+use super::world::{World, create, create_with, eventually, kill, output, supervisors_below, test, within};
 
 #[test]
 fn a_sandbox_is_made_used_and_killed() {
@@ -28,8 +28,8 @@ fn a_sandbox_is_made_used_and_killed() {
         assert!(made.end_at > SystemTime::now());
         assert_eq!(daemon.get(&me, &made.id).unwrap(), made);
         assert_eq!(daemon.access(&made.id).unwrap().env["A"], "b");
-        let keeper = daemon.keeper(&made.id).await.unwrap();
-        assert_eq!(output(&keeper, "echo $((6 * 7))").await, "42\n");
+        let supervisor = daemon.supervisor(&made.id).await.unwrap();
+        assert_eq!(output(&supervisor, "echo $((6 * 7))").await, "42\n");
         within(daemon.kill(&me, &made.id)).await.unwrap();
         assert!(matches!(daemon.get(&me, &made.id), Err(DaemonError::NotFound { .. })));
         assert!(matches!(
@@ -37,7 +37,7 @@ fn a_sandbox_is_made_used_and_killed() {
             Err(DaemonError::NotFound { .. })
         ));
         assert!(matches!(
-            daemon.keeper(&made.id).await,
+            daemon.supervisor(&made.id).await,
             Err(DaemonError::NotFound { .. })
         ));
         world.emptied().await;
@@ -109,13 +109,13 @@ fn a_timeout_can_be_shortened_and_connect_only_extends() {
 }
 
 #[test]
-fn one_whose_keeper_dies_is_gone() {
+fn one_whose_supervisor_dies_is_gone() {
     test(async {
         let world = World::new();
         let daemon = world.daemon().await;
         let me = Caller::local();
         let made = create(&daemon).await;
-        keepers_below(world.site.root()).into_iter().for_each(kill);
+        supervisors_below(world.site.root()).into_iter().for_each(kill);
         eventually("that it is noticed", || {
             daemon.get(&me, &made.id).is_err().then_some(())
         })
@@ -134,8 +134,8 @@ fn one_whose_gateway_is_killed_goes_on_without_a_network_and_says_so() {
         let daemon = world.daemon().await;
         let me = Caller::local();
         let made = create(&daemon).await;
-        let keeper = daemon.keeper(&made.id).await.unwrap();
-        let held_by = within(keeper.hello()).await.unwrap().pid;
+        let supervisor = daemon.supervisor(&made.id).await.unwrap();
+        let held_by = within(supervisor.hello()).await.unwrap().pid;
         let gateway = children_named(held_by, "offleash: gateway")[0];
         let gateway = Pid::from_raw(gateway.cast_signed()).unwrap();
         rustix::process::kill_process(gateway, Signal::KILL).unwrap();
@@ -150,9 +150,9 @@ fn one_whose_gateway_is_killed_goes_on_without_a_network_and_says_so() {
             }
         };
         within(told).await;
-        assert_eq!(output(&keeper, "echo $((6 * 7))").await, "42\n");
+        assert_eq!(output(&supervisor, "echo $((6 * 7))").await, "42\n");
         // A port inside is reached through the gateway.
-        let refused = within(keeper.port(8000)).await;
+        let refused = within(supervisor.port(8000)).await;
         assert!(refused.is_err(), "{refused:?}");
         within(daemon.kill(&me, &made.id)).await.unwrap();
         world.emptied().await;
@@ -166,12 +166,12 @@ fn a_kill_in_the_middle_of_a_command_ends_it() {
         let daemon = world.daemon().await;
         let me = Caller::local();
         let made = create(&daemon).await;
-        let keeper = daemon.keeper(&made.id).await.unwrap();
+        let supervisor = daemon.supervisor(&made.id).await.unwrap();
         let start = offleash_supervisor::service::message::StartExec {
             argv: vec![b"/bin/sleep".to_vec(), b"3600".to_vec()],
             ..Default::default()
         };
-        let mut stream = within(keeper.start(start)).await.unwrap();
+        let mut stream = within(supervisor.start(start)).await.unwrap();
         let (first, second) = tokio::join!(daemon.kill(&me, &made.id), daemon.kill(&me, &made.id));
         assert!(first.is_ok() != second.is_ok(), "{first:?} {second:?}");
         while let Ok(Some(news)) = within(stream.next()).await {

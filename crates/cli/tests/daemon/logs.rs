@@ -6,7 +6,7 @@ use offleash_daemon::{Caller, CreateRequest, Daemon, DaemonError, LogLevel, Logs
 use offleash_supervisor::service::ExecNews;
 use offleash_supervisor::service::message::StartExec;
 
-use super::world::{World, create, create_with, eventually, keepers_below, kill, output, test, within};
+use super::world::{World, create, create_with, eventually, kill, output, supervisors_below, test, within};
 
 /// The lines of a sandbox.
 async fn lines(daemon: &Daemon, caller: &Caller, id: &str) -> Result<Vec<(LogLevel, String)>, DaemonError> {
@@ -33,7 +33,7 @@ fn the_log_of_a_sandbox_tells_its_life_also_when_it_has_ended() {
         let (owner, other) = (caller("k1"), caller("k2"));
         let made = within(daemon.create(&owner, CreateRequest::default())).await.unwrap();
         let id = made.id.as_str();
-        let keeper = daemon.keeper(id).await.unwrap();
+        let supervisor = daemon.supervisor(id).await.unwrap();
         let start = StartExec {
             argv: ["/bin/sh", "-c", "exit 3 # told-to-nobody"]
                 .map(|word| word.as_bytes().to_vec())
@@ -41,7 +41,7 @@ fn the_log_of_a_sandbox_tells_its_life_also_when_it_has_ended() {
             env: vec![(b"PASSWORD".to_vec(), b"told-to-nobody".to_vec())],
             ..StartExec::default()
         };
-        let mut stream = within(keeper.start(start)).await.unwrap();
+        let mut stream = within(supervisor.start(start)).await.unwrap();
         while !matches!(within(stream.next()).await.unwrap(), None | Some(ExecNews::Ended(_))) {}
         // Whoever waits for it hears of its end first.
         within(async {
@@ -121,7 +121,7 @@ fn it_is_told_why_a_sandbox_ended() {
 
         let daemon = world.daemon().await;
         let dead = create(&daemon).await;
-        keepers_below(world.site.root()).into_iter().for_each(kill);
+        supervisors_below(world.site.root()).into_iter().for_each(kill);
         eventually("its end", || daemon.get(&me, &dead.id).is_err().then_some(())).await;
         // It is written down while others see already that it is gone.
         let told = within(async {
@@ -133,17 +133,17 @@ fn it_is_told_why_a_sandbox_ended() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         });
-        assert_eq!(told.await, (LogLevel::Error, "died: its keeper died".to_owned()));
+        assert_eq!(told.await, (LogLevel::Error, "died: its supervisor died".to_owned()));
         drop(daemon);
 
         let daemon = world.daemon().await;
         let dead = create(&daemon).await;
         world.close(daemon).await;
-        keepers_below(world.site.root()).into_iter().for_each(kill);
+        supervisors_below(world.site.root()).into_iter().for_each(kill);
         let daemon = world.daemon().await;
         let (level, line) = last_line(&daemon, &dead.id).await;
         assert!(
-            level == LogLevel::Error && line.starts_with("died: its keeper was gone"),
+            level == LogLevel::Error && line.starts_with("died: its supervisor was gone"),
             "{line}"
         );
     });
@@ -156,13 +156,13 @@ fn what_the_network_refuses_is_told() {
         let daemon = world.daemon().await;
         let me = Caller::local();
         let made = create_with(&daemon, |request| request.network.internet = Some(false)).await;
-        let keeper = daemon.keeper(&made.id).await.unwrap();
+        let supervisor = daemon.supervisor(&made.id).await.unwrap();
         let script =
             "/bin/bash -c 'exec 3<>/dev/tcp/8.8.8.8/80; printf \"GET / HTTP/1.0\\r\\n\\r\\n\" >&3; cat <&3' || :";
-        let deadline = std::time::Instant::now() + super::support::processes::PATIENCE;
+        let deadline = std::time::Instant::now() + super::support::processes::TIMEOUT;
         loop {
-            // Each command wakes the keeper, which then writes down what the gateway told.
-            let answer = output(&keeper, script).await;
+            // Each command wakes the supervisor, which then writes down what the gateway told.
+            let answer = output(&supervisor, script).await;
             // What can be done about it is what can be done about this sandbox.
             assert!(
                 answer.contains("`allowOut`") && !answer.contains("offleash run"),

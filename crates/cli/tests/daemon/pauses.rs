@@ -27,13 +27,13 @@ fn one_whose_time_is_up_is_killed_or_paused() {
         .await;
         assert_eq!(state(&stays.id), VisibleState::Running);
         assert!(matches!(
-            daemon.keeper(&paused.id).await,
+            daemon.supervisor(&paused.id).await,
             Err(DaemonError::Conflict { .. })
         ));
         let (view, resumed) = within(daemon.connect(&me, &paused.id, Some(300))).await.unwrap();
         assert!(resumed && view.state == VisibleState::Running);
-        let keeper = daemon.keeper(&paused.id).await.unwrap();
-        assert_eq!(output(&keeper, "echo again").await, "again\n");
+        let supervisor = daemon.supervisor(&paused.id).await.unwrap();
+        assert_eq!(output(&supervisor, "echo again").await, "again\n");
         within(daemon.set_timeout(&me, &paused.id, 0)).await.unwrap();
         within(daemon.set_timeout(&me, &stays.id, 0)).await.unwrap();
         eventually("the end of another", || {
@@ -56,8 +56,8 @@ fn pause_keeps_what_runs_and_traffic_resumes_who_asked_for_it() {
         let daemon = world.daemon().await;
         let me = Caller::local();
         let made = create_with(&daemon, |request| request.auto_resume = true).await;
-        let keeper = daemon.keeper(&made.id).await.unwrap();
-        output(&keeper, "(sleep 1; echo done >/tmp/done) >/dev/null 2>&1 &").await;
+        let supervisor = daemon.supervisor(&made.id).await.unwrap();
+        output(&supervisor, "(sleep 1; echo done >/tmp/done) >/dev/null 2>&1 &").await;
         within(daemon.pause(&me, &made.id)).await.unwrap();
         let again = within(daemon.pause(&me, &made.id)).await;
         assert!(matches!(again, Err(DaemonError::Conflict { .. })), "{again:?}");
@@ -68,10 +68,10 @@ fn pause_keeps_what_runs_and_traffic_resumes_who_asked_for_it() {
         let mut asking = tokio::task::JoinSet::new();
         for _ in 0..10 {
             let (daemon, id) = (daemon.clone(), made.id.clone());
-            asking.spawn(async move { within(daemon.keeper(&id)).await.map(|_| ()) });
+            asking.spawn(async move { within(daemon.supervisor(&id)).await.map(|_| ()) });
         }
         assert!(asking.join_all().await.iter().all(Result::is_ok));
-        output(&keeper, "until test -e /tmp/done; do sleep 0.05; done").await;
+        output(&supervisor, "until test -e /tmp/done; do sleep 0.05; done").await;
         assert!(matches!(
             within(daemon.resume(&me, &made.id, None)).await,
             Err(DaemonError::Conflict { .. })
@@ -101,8 +101,8 @@ fn a_pause_outlives_the_daemon() {
         };
         assert_eq!(second.list(&me, &filter).unwrap().sandboxes[0].id, made.id);
         within(second.connect(&me, &made.id, None)).await.unwrap();
-        let keeper = second.keeper(&made.id).await.unwrap();
-        assert_eq!(output(&keeper, "echo awake").await, "awake\n");
+        let supervisor = second.supervisor(&made.id).await.unwrap();
+        assert_eq!(output(&supervisor, "echo awake").await, "awake\n");
         within(second.kill(&me, &made.id)).await.unwrap();
         world.emptied().await;
     });

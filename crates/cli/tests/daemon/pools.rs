@@ -6,7 +6,7 @@ use std::path::Path;
 use offleash_daemon::{Caller, Daemon, DaemonConfig, DaemonError, PoolConfig};
 
 use super::support::Site;
-use super::world::{World, create_with, eventually, keepers_below, output, test, within};
+use super::world::{World, create_with, eventually, output, supervisors_below, test, within};
 
 fn pooled(config: &mut DaemonConfig) {
     config.pool.min = 0;
@@ -33,8 +33,8 @@ async fn made_of(daemon: &Daemon, template: &str) -> (String, bool) {
     let warm = daemon.counts().created_warm;
     let made = create_with(daemon, |request| request.template = template.to_owned()).await;
     assert_eq!(made.template, template);
-    let keeper = daemon.keeper(&made.id).await.unwrap();
-    let left = output(&keeper, "cat /usr/local/made").await;
+    let supervisor = daemon.supervisor(&made.id).await.unwrap();
+    let left = output(&supervisor, "cat /usr/local/made").await;
     within(daemon.kill(&Caller::local(), &made.id)).await.unwrap();
     (left, daemon.counts().created_warm > warm)
 }
@@ -142,9 +142,9 @@ fn a_daemon_that_ends_does_not_wait_for_what_nobody_asked_for() {
         lock.lock().unwrap();
         let daemon = world.daemon_with(one_waits).await;
         eventually("a member that is being made", || {
-            keepers_below(world.site.root())
+            supervisors_below(world.site.root())
                 .iter()
-                .any(|keeper| has_opened(*keeper, &base.join(".making")))
+                .any(|supervisor| has_opened(*supervisor, &base.join(".making")))
                 .then_some(())
         })
         .await;

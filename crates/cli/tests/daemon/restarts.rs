@@ -4,15 +4,15 @@ use std::process::Command;
 use std::time::Duration;
 
 use offleash_core::exec::ExecEnd;
-use offleash_daemon::registry::{Change, KeeperProcess, SandboxRow, SandboxState};
+use offleash_daemon::registry::{Change, SandboxRow, SandboxState, SupervisorProcess};
 use offleash_daemon::{Caller, Daemon, DaemonError, SandboxContexts, VisibleState};
-use offleash_interpreter::cell::{CellEnd, Death};
-use offleash_interpreter::contexts::State as ContextState;
+use offleash_interpreter::cell::{CellEnd, ContextDeath};
+use offleash_interpreter::contexts::ContextState;
 use offleash_interpreter::language::Language;
 use offleash_supervisor::service::SupervisorClient;
 use offleash_supervisor::service::message::Selector;
 
-use super::world::{World, config, create, create_with, end_of, keepers_below, kill, output, test, within};
+use super::world::{World, config, create, create_with, end_of, kill, output, supervisors_below, test, within};
 
 #[test]
 fn sandboxes_outlive_the_daemon() {
@@ -21,9 +21,9 @@ fn sandboxes_outlive_the_daemon() {
         let me = Caller::local();
         let first = world.daemon().await;
         let runs = create_with(&first, |request| drop(request.metadata.insert("a".into(), "b".into()))).await;
-        let keeper = first.keeper(&runs.id).await.unwrap();
+        let supervisor = first.supervisor(&runs.id).await.unwrap();
         output(
-            &keeper,
+            &supervisor,
             "echo kept >/tmp/kept; (sleep 3600 & echo $! >/tmp/pid) >/dev/null 2>&1",
         )
         .await;
@@ -32,9 +32,9 @@ fn sandboxes_outlive_the_daemon() {
 
         let second = world.daemon().await;
         assert_eq!(second.get(&me, &runs.id).unwrap(), before);
-        let keeper = second.keeper(&runs.id).await.unwrap();
+        let supervisor = second.supervisor(&runs.id).await.unwrap();
         assert_eq!(
-            output(&keeper, "kill -0 $(cat /tmp/pid) && cat /tmp/kept").await,
+            output(&supervisor, "kill -0 $(cat /tmp/pid) && cat /tmp/kept").await,
             "kept\n"
         );
         within(second.kill(&me, &runs.id)).await.unwrap();
@@ -49,7 +49,7 @@ fn that_a_context_died_is_known_to_the_next_daemon() {
         let me = Caller::local();
         let first = world.daemon().await;
         let sandbox = create(&first).await;
-        let of_sandbox = first.keeper(&sandbox.id).await.unwrap();
+        let of_sandbox = first.supervisor(&sandbox.id).await.unwrap();
         let contexts = within(first.contexts(&sandbox.id)).await.unwrap();
         let mut made = Vec::new();
         for _ in 0..3 {
@@ -69,16 +69,20 @@ fn that_a_context_died_is_known_to_the_next_daemon() {
         }
         within(contexts.remove(removed)).await.unwrap();
         drop((contexts, first));
-        let keeper = SupervisorClient::in_directory(&world.site.state().join("sandboxes").join(&sandbox.id));
+        let supervisor = SupervisorClient::in_directory(&world.site.state().join("sandboxes").join(&sandbox.id));
         let is_its = |tag: &Option<String>| tag.as_deref().is_some_and(|tag| tag.contains(meanwhile.as_str()));
-        let processes = keeper.processes().await.unwrap();
+        let processes = supervisor.processes().await.unwrap();
         for process in processes.iter().filter(|process| is_its(&process.tag)) {
-            keeper.signal(&Selector::Pid(process.pid), 9).await.unwrap();
+            supervisor.signal(&Selector::Pid(process.pid), 9).await.unwrap();
         }
 
         let second = world.daemon().await;
         let contexts = within(second.contexts(&sandbox.id)).await.unwrap();
-        let died = || Some(CellEnd::DiedBefore(Death::Ended(ExecEnd::Signaled { signal: 9 })));
+        let died = || {
+            Some(CellEnd::DiedBefore(ContextDeath::Ended(ExecEnd::Signaled {
+                signal: 9,
+            })))
+        };
         until_dead(&contexts, meanwhile).await;
         for id in [before, meanwhile] {
             assert_eq!(within(contexts.get(id)).await.unwrap().cwd, "/tmp");
@@ -104,10 +108,10 @@ fn that_a_context_died_is_known_to_the_next_daemon() {
 }
 
 /// Waits until a context has another driver in the place of one that ended by itself.
-async fn until_it_came_back(keeper: &SupervisorClient, contexts: &SandboxContexts, id: &str) {
+async fn until_it_came_back(supervisor: &SupervisorClient, contexts: &SandboxContexts, id: &str) {
     let is_its_second = |tag: &str| tag.contains(id) && tag.ends_with("again");
     loop {
-        let processes = keeper.processes().await.unwrap();
+        let processes = supervisor.processes().await.unwrap();
         let has_second = processes
             .iter()
             .any(|process| process.tag.as_deref().is_some_and(is_its_second));
@@ -143,10 +147,10 @@ fn what_died_meanwhile_is_cleaned_up() {
         let me = Caller::local();
         let first = world.daemon().await;
         let dead = create(&first).await;
-        let keepers = keepers_below(world.site.root());
+        let supervisors = supervisors_below(world.site.root());
         let lives = create(&first).await;
         drop(first);
-        keepers.into_iter().for_each(kill);
+        supervisors.into_iter().for_each(kill);
 
         let second = world.daemon().await;
         assert!(matches!(second.get(&me, &dead.id), Err(DaemonError::NotFound { .. })));
@@ -161,25 +165,25 @@ fn what_died_meanwhile_is_cleaned_up() {
 }
 
 #[test]
-fn a_process_of_another_boot_is_not_taken_for_a_keeper() {
+fn a_process_of_another_boot_is_not_taken_for_a_supervisor() {
     test(async {
         for boot in [Some("0badcafe-0000-4000-8000-00000000000f".parse().unwrap()), None] {
             let world = World::new();
             let first = world.daemon().await;
             let made = create(&first).await;
             drop(first);
-            let keepers = keepers_below(world.site.root());
-            // What has the number of the keeper after a reboot, and happens to have been started at the same time.
+            let supervisors = supervisors_below(world.site.root());
+            // What has the number of the supervisor after a reboot, and happens to have been started at the same time.
             let mut bystander = Command::new("/bin/sleep").arg("3600").spawn().unwrap();
             let pid = i32::try_from(bystander.id()).unwrap();
             change_row(&world, |row| {
-                row.keeper = Some(KeeperProcess {
+                row.supervisor = Some(SupervisorProcess {
                     pid,
                     start_ticks: start_ticks(pid),
                     boot,
                 });
             });
-            keepers.into_iter().for_each(kill);
+            supervisors.into_iter().for_each(kill);
 
             let second = world.daemon().await;
             assert!(second.get(&Caller::local(), &made.id).is_err());
@@ -264,23 +268,26 @@ fn the_warm_pool_is_filled_handed_out_adopted_and_ended_with_its_daemon() {
         assert_eq!(first.list(&me, &Default::default()).unwrap().sandboxes, []);
         let made = create_with(&first, |request| drop(request.metadata.insert("a".into(), "b".into()))).await;
         assert_eq!((made.metadata["a"].as_str(), first.counts().created_warm), ("b", 1));
-        let keeper = first.keeper(&made.id).await.unwrap();
-        assert_eq!(output(&keeper, "echo warm").await, "warm\n");
+        let supervisor = first.supervisor(&made.id).await.unwrap();
+        assert_eq!(output(&supervisor, "echo warm").await, "warm\n");
         super::world::eventually("a pool that is full again", || {
             (first.counts().pooled == 2).then_some(())
         })
         .await;
-        let keepers = keepers_below(world.site.root()).len();
+        let supervisors = supervisors_below(world.site.root()).len();
         // Without an end: as if it had been killed.
         drop(first);
 
         let second = world.daemon_with(pooled).await;
-        assert_eq!((second.counts().pooled, second.counts().running, keepers), (2, 1, 3));
+        assert_eq!(
+            (second.counts().pooled, second.counts().running, supervisors),
+            (2, 1, 3)
+        );
         let other = create(&second).await;
         assert_ne!(other.id, made.id);
         assert_eq!(second.counts().created_warm, 1);
         within(second.drain()).await;
         // Those that are somebody's live on.
-        assert_eq!(keepers_below(world.site.root()).len(), 2);
+        assert_eq!(supervisors_below(world.site.root()).len(), 2);
     });
 }

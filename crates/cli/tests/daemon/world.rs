@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::support::Site;
-use super::support::processes::PATIENCE;
+use super::support::processes::TIMEOUT;
 
 /// A state directory, and daemons for it.
 pub(crate) struct World {
@@ -28,7 +28,7 @@ pub(crate) fn config(state: &Path) -> DaemonConfig {
     DaemonConfig {
         state: Some(state.to_owned()),
         program: Some(super::support::binary()),
-        create_timeout: PATIENCE,
+        create_timeout: TIMEOUT,
         admission: AdmissionConfig {
             min_memory_mib: 0,
             min_pids: 0,
@@ -66,12 +66,12 @@ impl World {
         let sandboxes = self.site.state().join("sandboxes");
         let runs = self.site.state().join("runs");
         let count = |path: &Path| std::fs::read_dir(path).map_or(0, |entries| entries.flatten().count());
-        keepers_below(self.site.root()).is_empty() && count(&sandboxes) == 0 && count(&runs) == 0
+        supervisors_below(self.site.root()).is_empty() && count(&sandboxes) == 0 && count(&runs) == 0
     }
 
     /// Waits until nothing of any sandbox is left.
     pub(crate) async fn emptied(&self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !self.is_empty() {
             let left = || {
                 let sandboxes = self.site.state().join("sandboxes");
@@ -80,7 +80,7 @@ impl World {
                     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
                     entries.map(|entry| entry.file_name()).collect()
                 };
-                (keepers_below(self.site.root()), names(&sandboxes), names(&runs))
+                (supervisors_below(self.site.root()), names(&sandboxes), names(&runs))
             };
             assert!(Instant::now() < deadline, "left: {:?}", left());
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -88,7 +88,7 @@ impl World {
     }
 
     /// Lets go of `daemon` and waits until it is gone: what it does in the background keeps it for a moment longer, in which
-    /// it would still see its keepers die.
+    /// it would still see its supervisors die.
     pub(crate) async fn close(&self, daemon: Daemon) {
         drop(daemon);
         let keys = KeyStore::open(Some(&self.site.state())).unwrap();
@@ -102,16 +102,16 @@ impl World {
     }
 }
 
-/// Sandboxes die with their keepers; what those leave on disk is cleaned up by the next start.
+/// Sandboxes die with their supervisors; what those leave on disk is cleaned up by the next start.
 impl Drop for World {
     fn drop(&mut self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
-            let keepers = keepers_below(self.site.root());
-            if keepers.is_empty() || Instant::now() > deadline {
+            let supervisors = supervisors_below(self.site.root());
+            if supervisors.is_empty() || Instant::now() > deadline {
                 break;
             }
-            keepers.into_iter().for_each(kill);
+            supervisors.into_iter().for_each(kill);
             std::thread::sleep(Duration::from_millis(5));
         }
         let cleaned = self.site.offleash(["run", "--quiet", "--", "true"]).output();
@@ -119,16 +119,16 @@ impl Drop for World {
     }
 }
 
-/// Keepers with something open below `root`, each of which holds the directory of its sandbox.
-pub(crate) fn keepers_below(root: &Path) -> Vec<i32> {
+/// Supervisors with something open below `root`, each of which holds the directory of its sandbox.
+pub(crate) fn supervisors_below(root: &Path) -> Vec<i32> {
     let numbers = std::fs::read_dir("/proc").unwrap().flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     numbers
-        .filter(|pid| is_keeper(*pid) && has_open_below(*pid, root))
+        .filter(|pid| is_supervisor(*pid) && has_open_below(*pid, root))
         .collect()
 }
 
-fn is_keeper(pid: i32) -> bool {
+fn is_supervisor(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let is_dead = stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'));
     let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -147,10 +147,10 @@ fn has_open_below(pid: i32, root: &Path) -> bool {
 /// Kills a process that is one of ours, and waits until it is dead: one that is being killed still looks alive.
 pub(crate) fn kill(pid: i32) {
     if let Ok(process) = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty())
-        && is_keeper(pid)
+        && is_supervisor(pid)
     {
         let _gone = pidfd_send_signal(&process, Signal::KILL);
-        let patience = Timespec::try_from(PATIENCE).unwrap();
+        let patience = Timespec::try_from(TIMEOUT).unwrap();
         let ended = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience));
         assert_eq!(ended, Ok(1), "{pid} was killed and lives");
     }
@@ -168,12 +168,12 @@ pub(crate) async fn create_with(daemon: &Daemon, change: impl FnOnce(&mut Create
 }
 
 /// What `sh -c SCRIPT` writes in a sandbox; it must succeed.
-pub(crate) async fn output(keeper: &SupervisorClient, script: &str) -> String {
+pub(crate) async fn output(supervisor: &SupervisorClient, script: &str) -> String {
     let start = StartExec {
         argv: ["/bin/sh", "-c", script].map(|word| word.as_bytes().to_vec()).into(),
         ..StartExec::default()
     };
-    let mut stream = within(keeper.start(start)).await.unwrap();
+    let mut stream = within(supervisor.start(start)).await.unwrap();
     let mut text = String::new();
     loop {
         match within(stream.next()).await.unwrap() {
@@ -206,17 +206,17 @@ pub(crate) async fn end_of(contexts: &SandboxContexts, id: &str, code: &str) -> 
 
 /// Nothing may hang.
 pub(crate) async fn within<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, work).await.expect("nothing came of it")
+    tokio::time::timeout(TIMEOUT, work).await.expect("nothing came of it")
 }
 
 /// Waits until `happened` answers something.
 pub(crate) async fn eventually<T>(what: &str, mut happened: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(answer) = happened() {
             return answer;
         }
-        assert!(Instant::now() < deadline, "{what} did not happen within {PATIENCE:?}");
+        assert!(Instant::now() < deadline, "{what} did not happen within {TIMEOUT:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -7,12 +7,12 @@ use offleash_daemon::{
     Caller, Daemon, DaemonConfig, InterpreterOrigin, LogsRequest, SandboxContexts, SandboxView, TemplatePool,
 };
 use offleash_interpreter::cell::{Cell, CellEnd, CellEvent};
-use offleash_interpreter::contexts::State;
+use offleash_interpreter::contexts::ContextState;
 use offleash_interpreter::language::Language;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::support::processes::is_gateway;
-use super::world::{World, create_with, eventually, keepers_below, test, within};
+use super::world::{World, create_with, eventually, supervisors_below, test, within};
 
 /// What a cell prints.
 async fn printed(contexts: &SandboxContexts, context: &str, code: &str) -> String {
@@ -166,7 +166,7 @@ fn what_is_made_on_request_has_an_interpreter_before_anybody_asks() {
         let contexts = within(daemon.contexts(&second)).await.unwrap();
         loop {
             match &within(contexts.list()).await.unwrap()[..] {
-                [one] if one.state == State::Idle => break,
+                [one] if one.state == ContextState::Idle => break,
                 _ => tokio::time::sleep(Duration::from_millis(5)).await,
             }
         }
@@ -208,24 +208,24 @@ fn parent(pid: i32) -> Option<i32> {
 
 /// The interpreters that first processes of sandboxes have started: those of zygotes, and of sandboxes below none.
 fn interpreters_below(root: &Path) -> Vec<i32> {
-    let keepers = keepers_below(root);
+    let supervisors = supervisors_below(root);
     let numbers = std::fs::read_dir("/proc").unwrap().flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let is_one = |pid: &i32| {
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        let keeper = parent(*pid).and_then(parent);
-        name.starts_with("python3") && keeper.is_some_and(|keeper| keepers.contains(&keeper))
+        let supervisor = parent(*pid).and_then(parent);
+        name.starts_with("python3") && supervisor.is_some_and(|supervisor| supervisors.contains(&supervisor))
     };
     numbers.filter(is_one).collect()
 }
 
 /// The first processes of sandboxes.
 fn first_processes_below(root: &Path) -> Vec<i32> {
-    let keepers = keepers_below(root);
+    let supervisors = supervisors_below(root);
     let numbers = std::fs::read_dir("/proc").unwrap().flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     numbers
-        .filter(|pid| parent(*pid).is_some_and(|parent| keepers.contains(&parent)))
+        .filter(|pid| parent(*pid).is_some_and(|parent| supervisors.contains(&parent)))
         .filter(|pid| !is_gateway(*pid))
         .collect()
 }
@@ -362,7 +362,7 @@ fn where_there_can_be_no_zygote_the_log_of_a_sandbox_says_why() {
         let made = view(&daemon).await;
         assert_eq!(made.interpreter, InterpreterOrigin::Started);
         let mut said = String::new();
-        let deadline = std::time::Instant::now() + super::support::processes::PATIENCE;
+        let deadline = std::time::Instant::now() + super::support::processes::TIMEOUT;
         while !said.contains("are started, not copied") {
             assert!(std::time::Instant::now() < deadline, "{said}");
             let lines = within(daemon.logs(&me, &made.id, LogsRequest::default()))

@@ -1,10 +1,10 @@
-//! Cells in great number and with much to say: neither the server nor a keeper nor a driver grows with them.
+//! Cells in great number and with much to say: neither the server nor a supervisor nor a driver grows with them.
 
 use serde_json::{Value, json};
 
 use crate::client::{ask, chunked};
 use crate::loads::{peak_kib, resident_kib};
-use crate::server::{NO_POOL, Server, keeper_of};
+use crate::server::{NO_POOL, Server, supervisor_of};
 
 /// How many cells are run in one context.
 const CELLS: &str = "OFFLEASH_TEST_CELLS";
@@ -50,7 +50,7 @@ fn a_gigabyte_of_output_is_cut_and_passes_through_little_memory() {
 
     let server = Server::start(NO_POOL);
     let id = server.create();
-    let processes = [server.child().id(), keeper_of(&server, &id)];
+    let processes = [server.child().id(), supervisor_of(&server, &id)];
     for code in [
         "line = 'x' * 1023\nfor _ in range(1 << 20): print(line)",
         "import subprocess\nsubprocess.run('yes | head -c 1073741824', shell=True)",
@@ -97,7 +97,7 @@ fn thousands_of_cells_in_one_context_take_no_more_memory() {
         let of_driver: u64 = value(&server, &id, driver).parse().unwrap();
         [
             resident_kib(server.child().id()),
-            resident_kib(keeper_of(&server, &id)),
+            resident_kib(supervisor_of(&server, &id)),
             of_driver,
         ]
     };
@@ -110,7 +110,10 @@ fn thousands_of_cells_in_one_context_take_no_more_memory() {
         assert_eq!(text, (number + 1).to_string());
     }
     let (before, after) = (before.unwrap(), resident());
-    for (process, (before, after)) in ["server", "keeper", "driver"].iter().zip(before.into_iter().zip(after)) {
+    for (process, (before, after)) in ["server", "supervisor", "driver"]
+        .iter()
+        .zip(before.into_iter().zip(after))
+    {
         let more = after.saturating_sub(before);
         assert!(
             more < MORE_KIB,

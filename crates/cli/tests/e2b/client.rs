@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 
 use serde_json::Value;
 
-use crate::support::processes::PATIENCE;
+use crate::support::processes::TIMEOUT;
 
 /// The status and the body of an answer, or why there is none: the server may be dead or dying.
 pub(crate) fn ask(
@@ -15,10 +15,10 @@ pub(crate) fn ask(
     headers: &str,
     body: &[u8],
 ) -> std::io::Result<(u16, Vec<u8>)> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
     // A hundred may be answered one after the other.
-    stream.set_read_timeout(Some(6 * PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(6 * TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     let length = body.len();
     let head = format!(
         "{request} HTTP/1.1\r\nHost: {address}\r\nX-API-KEY: {key}\r\nConnection: close\r\n{headers}Content-Length: {length}\r\n\r\n"

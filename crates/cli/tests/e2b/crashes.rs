@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::envd::Sandbox;
-use crate::server::{NO_POOL, Server, keepers_of};
+use crate::server::{NO_POOL, Server, supervisors_of};
 use crate::support::processes::{eventually, groups_of};
 
 /// How often the server is killed.
@@ -140,8 +140,8 @@ fn check(server: &Server, point: u64, known: Vec<Known>) -> Vec<Known> {
     eventually("only what is kept has a directory", || {
         (server.directories().into_iter().collect::<HashSet<_>>() == wanted).then_some(())
     });
-    eventually("only what is kept has a keeper", || {
-        (keepers_of(server) == wanted.len()).then_some(())
+    eventually("only what is kept has a supervisor", || {
+        (supervisors_of(server) == wanted.len()).then_some(())
     });
     kept
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::client;
 use crate::server::Server;
-use crate::support::processes::PATIENCE;
+use crate::support::processes::TIMEOUT;
 
 /// A sandbox, as its creator was told of it.
 #[derive(Debug, Clone)]
@@ -93,8 +93,8 @@ impl Sandbox {
             self.headers(),
             frame.len()
         );
-        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         stream.write_all(&[head.as_bytes(), &frame].concat())?;
         Ok(stream)
     }
@@ -124,8 +124,8 @@ impl Sandbox {
 
     /// Reads a file to nowhere; answers how many bytes it had.
     pub(crate) fn download(&self, address: SocketAddr, path: &str) -> std::io::Result<u64> {
-        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let headers = self.headers();
         let request =
             format!("GET /files?path={path} HTTP/1.1\r\nHost: {address}\r\n{headers}Connection: close\r\n\r\n");
@@ -138,10 +138,10 @@ impl Sandbox {
 
     /// Writes a file of that many zeros; answers the status.
     pub(crate) fn upload(&self, address: SocketAddr, path: &str, size: u64) -> std::io::Result<u16> {
-        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         // Closing the file may write all of it to the disk.
-        stream.set_read_timeout(Some(2 * PATIENCE))?;
+        stream.set_read_timeout(Some(2 * TIMEOUT))?;
         let headers = self.headers();
         let request = format!(
             "POST /files?path={path} HTTP/1.1\r\nHost: {address}\r\n{headers}Content-Type: application/octet-stream\r\n\

@@ -7,15 +7,15 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 use crate::client::json;
 use crate::envd::Sandbox;
-use crate::server::{NO_POOL, Server, children_of, keeper_of, send_kill};
-use crate::support::processes::{PATIENCE, eventually};
+use crate::server::{NO_POOL, Server, children_of, send_kill, supervisor_of};
+use crate::support::processes::{TIMEOUT, eventually};
 use crate::support::{is_root, skip};
 
 /// Streams of a sandbox that is killed.
 const STREAMS: usize = 24;
 
-/// What a keeper that waits for the next sandbox holds of the server: its pipes and its process.
-const OF_A_WAITING_KEEPER: u64 = 6;
+/// What a supervisor that waits for the next sandbox holds of the server: its pipes and its process.
+const OF_A_WAITING_SUPERVISOR: u64 = 6;
 
 #[test]
 fn a_server_without_descriptors_says_so_and_recovers() {
@@ -41,7 +41,7 @@ fn a_server_without_descriptors_says_so_and_recovers() {
             let idle = TcpStream::connect(server.address).unwrap();
             assert!(idle.peer_addr().is_ok());
         } else {
-            // One of them may find a keeper that waits, which has what it needs.
+            // One of them may find a supervisor that waits, which has what it needs.
             let create = || Sandbox::create(server.address, &server.key);
             let taken =
                 std::thread::scope(|scope| [scope.spawn(create), scope.spawn(create)].map(|one| one.join().unwrap()));
@@ -61,7 +61,7 @@ fn a_server_without_descriptors_says_so_and_recovers() {
         }
         prlimit(Some(pid), Resource::Nofile, usual).unwrap();
         eventually("the end of what was begun", || {
-            (open() <= before + OF_A_WAITING_KEEPER).then_some(())
+            (open() <= before + OF_A_WAITING_SUPERVISOR).then_some(())
         });
     }
     assert!(short > 0, "there were always enough");
@@ -121,17 +121,17 @@ fn a_full_disk_is_told_and_mended_by_making_room() {
     server.end();
 }
 
-/// The gateway is a thread of the keeper, and ends with it.
+/// The gateway is a thread of the supervisor, and ends with it.
 #[test]
 fn a_sandbox_that_is_killed_from_outside_is_gone() {
     let server = Server::start(NO_POOL);
     let bystander = server.create();
     type Victims = fn(u32) -> Vec<u32>;
-    let deaths: [(&str, Victims); 2] = [("keeper", |keeper| vec![keeper]), ("guest", children_of)];
+    let deaths: [(&str, Victims); 2] = [("supervisor", |supervisor| vec![supervisor]), ("guest", children_of)];
     for (death, victims) in deaths {
         let sandbox = Sandbox::create(server.address, &server.key).unwrap();
         let mut streams: Vec<_> = (0..STREAMS).map(|_| begun(&server, &sandbox)).collect();
-        for victim in victims(keeper_of(&server, &sandbox.id)) {
+        for victim in victims(supervisor_of(&server, &sandbox.id)) {
             send_kill(victim);
         }
         for stream in &mut streams {
@@ -163,7 +163,7 @@ fn a_sandbox_that_is_killed_from_outside_is_gone() {
 /// The stream of a command that runs.
 fn begun(server: &Server, sandbox: &Sandbox) -> TcpStream {
     let mut stream = sandbox.stream(server.address, "echo begun; exec sleep 3600").unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut seen = Vec::new();
     while !seen.windows(3).any(|three| three == b"pid") {
         let mut piece = [0; 1024];

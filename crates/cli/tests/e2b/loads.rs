@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::envd::Sandbox;
-use crate::server::{NO_POOL, Server, keeper_of};
+use crate::server::{NO_POOL, Server, supervisor_of};
 use crate::support::skip;
 
 /// How many sandboxes are asked for at once, and how many of them live at the same time.
@@ -11,14 +11,14 @@ const SANDBOXES: &str = "OFFLEASH_TEST_SANDBOXES";
 const AT_ONCE: usize = 100;
 /// For each CPU.
 const ALIVE: usize = 50;
-const MOST_ALIVE: usize = 200;
+const MAX_ALIVE: usize = 200;
 /// Streams of one sandbox.
 const STREAMS: usize = 24;
 
 #[test]
 fn many_sandboxes_are_made_at_once_and_live_together() {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let alive = std::env::var(SANDBOXES).map_or((ALIVE * cpus).min(MOST_ALIVE), |text| text.parse().unwrap());
+    let alive = std::env::var(SANDBOXES).map_or((ALIVE * cpus).min(MAX_ALIVE), |text| text.parse().unwrap());
     let server = Server::start(NO_POOL);
     let mut made = Vec::new();
     while made.len() < alive {
@@ -99,7 +99,7 @@ fn files_of_gigabytes_pass_through_little_memory() {
     let sandbox = Sandbox::create(server.address, &server.key).unwrap();
     // Not the one that a first transfer makes.
     assert!(sandbox.write(server.address, "/home/user/small", "x"));
-    let processes = [server.child().id(), keeper_of(&server, &sandbox.id)];
+    let processes = [server.child().id(), supervisor_of(&server, &sandbox.id)];
     let before = processes.map(peak_kib);
 
     // Sparse, so that reading it costs no disk.

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::client::{ask, json};
 use crate::support::disks::SmallDisk;
-use crate::support::processes::{PATIENCE, eventually, groups_of, signal, wait};
+use crate::support::processes::{TIMEOUT, eventually, groups_of, signal, wait};
 use crate::support::{Site, stderr, stdout};
 
 /// No sandbox is made ahead: what is there is what a test made. It may take as long as it does on a loaded machine.
@@ -159,7 +159,7 @@ impl Server {
         sweep(self.site.root());
         std::fs::write(&self.config, NO_POOL).unwrap();
         (self.child, _, self.address) = spawn(&self.site, &self.config);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !self.directories().is_empty() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -213,8 +213,8 @@ fn spawn(site: &Site, config: &Path) -> (Child, &'static str, SocketAddr) {
     (child, scheme, address.parse().unwrap())
 }
 
-/// The processes that have something below `root` open: the server, and the keepers of its sandboxes. What is inside of
-/// sandboxes dies with its keeper.
+/// The processes that have something below `root` open: the server, and the supervisors of its sandboxes. What is inside of
+/// sandboxes dies with its supervisor.
 fn processes_of(root: &Path) -> Vec<u32> {
     let numbers = names_in(Path::new("/proc"))
         .into_iter()
@@ -239,7 +239,7 @@ fn has_open(pid: u32, root: &Path) -> bool {
 
 /// Kills every process of a server, again until there are none.
 fn sweep(root: &Path) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let found = processes_of(root);
         if found.is_empty() || Instant::now() > deadline {
@@ -264,18 +264,18 @@ fn names_in(directory: &Path) -> Vec<String> {
         .collect()
 }
 
-/// How many keepers live.
-pub(crate) fn keepers_of(server: &Server) -> usize {
+/// How many supervisors live.
+pub(crate) fn supervisors_of(server: &Server) -> usize {
     let found = processes_of(&server.site.state().join("runs"));
     // The server may look at one as well.
     found.into_iter().filter(|pid| *pid != server.child.id()).count()
 }
 
-/// The keeper of a sandbox.
-pub(crate) fn keeper_of(server: &Server, id: &str) -> u32 {
-    let keepers = processes_of(&server.site.state().join("runs").join(id));
-    assert_eq!(keepers.len(), 1, "{id}: {keepers:?}");
-    keepers[0]
+/// The supervisor of a sandbox.
+pub(crate) fn supervisor_of(server: &Server, id: &str) -> u32 {
+    let supervisors = processes_of(&server.site.state().join("runs").join(id));
+    assert_eq!(supervisors.len(), 1, "{id}: {supervisors:?}");
+    supervisors[0]
 }
 
 /// The children of a process.

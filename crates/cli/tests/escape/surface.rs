@@ -7,10 +7,10 @@ use super::kernel::MACHINE_CODE;
 use super::support::Site;
 
 /// The largest number of system calls that may do anything but fail with `ENOSYS` or `EPERM`.
-const MOST_CALLS: usize = 220;
+const MAX_CALLS: usize = 220;
 
 /// The largest number of the kernel interfaces below that may be reachable.
-const MOST_INTERFACES: usize = 15;
+const MAX_INTERFACES: usize = 15;
 
 /// Calls every number twice, with zeros and with ones, each time in a process of its own.
 const COUNT_CALLS: &str = r##"
@@ -124,7 +124,7 @@ fn s7_the_reachable_surface_stays_below_its_bars() {
         }
     }
     assert!(
-        reachable.len() <= MOST_CALLS,
+        reachable.len() <= MAX_CALLS,
         "{} system calls can be reached: {reachable:?}",
         reachable.len()
     );
@@ -134,7 +134,7 @@ fn s7_the_reachable_surface_stays_below_its_bars() {
         reachable.len()
     );
     assert!(
-        open.len() <= MOST_INTERFACES,
+        open.len() <= MAX_INTERFACES,
         "{} interfaces can be reached: {open:?}",
         open.len()
     );

@@ -148,7 +148,7 @@ fn n1_raw_packets_and_pings_do_not_leave() {
         r#"
 def raw(family, kind, protocol):
     with socket.socket(family, kind, protocol) as connection:
-        connection.settimeout(PATIENCE)
+        connection.settimeout(TIMEOUT)
         connection.connect(("93.184.216.34", 0))
         connection.send(b"\x08\0\xf7\xff\0\0\0\0")
         connection.recv(100)

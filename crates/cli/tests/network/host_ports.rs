@@ -91,11 +91,11 @@ fn n2_a_rule_for_loopback_counts_for_names_that_lead_there_and_for_nothing_else(
         r#"
 PORT = {port}
 def tunnel():
-    connection = socket.create_connection(("127.0.0.1", 1), timeout=PATIENCE)
+    connection = socket.create_connection(("127.0.0.1", 1), timeout=TIMEOUT)
     connection.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % (PORT, PORT))
     return answered(connection, b"HTTP/1.1 200")
 def socks():
-    connection = socket.create_connection(("127.0.0.1", 1), timeout=PATIENCE)
+    connection = socket.create_connection(("127.0.0.1", 1), timeout=TIMEOUT)
     connection.sendall(bytes([5, 1, 0]))
     if connection.recv(2) != bytes([5, 0]):
         raise ValueError("no proxy")

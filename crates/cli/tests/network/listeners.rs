@@ -60,7 +60,7 @@ attempt("another port of an address", get, "93.184.216.35", 8080)
 attempt("datagram", datagram, "93.184.216.35")
 attempt("QUIC", datagram, "93.184.216.35", 443)
 def by_proxy():
-    with socket.create_connection(("127.0.0.1", 1), timeout=PATIENCE) as connection:
+    with socket.create_connection(("127.0.0.1", 1), timeout=TIMEOUT) as connection:
         return say(connection, "GET http://www.example.com/ HTTP/1.1\r\nHost: www.example.com\r\n\r\n")
 attempt("by the proxy", by_proxy)
 "#;

@@ -100,7 +100,7 @@ for number, name in enumerate(names):
 def label(*labels):
     asked = b"\x12\x34\1\0\0\1\0\0\0\0\0\0" + b"".join(bytes([len(one)]) + one for one in labels) + b"\0\0\1\0\1"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as connection:
-        connection.settimeout(PATIENCE)
+        connection.settimeout(TIMEOUT)
         connection.connect(("198.18.0.1", 53))
         connection.send(asked)
         if connection.recv(512)[3] & 15:

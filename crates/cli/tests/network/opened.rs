@@ -22,7 +22,7 @@ API = "api.opened.example.net"
 
 def fetch(path, method="GET", host=API, body=None, headers={}, answered=200):
     """One request; its answer as the server saw it, or the text of a refusal."""
-    connection = http.client.HTTPSConnection(host, timeout=PATIENCE, context=ssl.create_default_context())
+    connection = http.client.HTTPSConnection(host, timeout=TIMEOUT, context=ssl.create_default_context())
     connection.putrequest(method, path, skip_host="Host" in headers)
     for name, value in headers.items():
         connection.putheader(name, value)
@@ -241,13 +241,13 @@ def upload(length):
             seen.update(part)
             left -= len(part)
             yield part
-    connection = http.client.HTTPSConnection(API, timeout=PATIENCE, context=ssl.create_default_context())
+    connection = http.client.HTTPSConnection(API, timeout=TIMEOUT, context=ssl.create_default_context())
     connection.request("POST", "/v1/upload", parts(), encode_chunked=True, headers={"Transfer-Encoding": "chunked"})
     met = json.loads(told(connection.getresponse()))
     return [met["bytes"], met["sha256"] == seen.hexdigest()]
 
 def download(length):
-    connection = http.client.HTTPSConnection(API, timeout=PATIENCE, context=ssl.create_default_context())
+    connection = http.client.HTTPSConnection(API, timeout=TIMEOUT, context=ssl.create_default_context())
     connection.request("GET", "/v1/big/%d" % length)
     answer, seen, expected = connection.getresponse(), hashlib.sha256(), hashlib.sha256()
     while part := answer.read(1 << 20):
@@ -260,7 +260,7 @@ def download(length):
 
 def events():
     """Each event has to come before the server says the next."""
-    connection = http.client.HTTPSConnection(API, timeout=PATIENCE, context=ssl.create_default_context())
+    connection = http.client.HTTPSConnection(API, timeout=TIMEOUT, context=ssl.create_default_context())
     connection.request("GET", "/v1/events/%d" % os.getpid())
     answer, seen = connection.getresponse(), []
     while line := answer.readline():
@@ -392,12 +392,12 @@ attempt("set", fetch, "/a//path/%2e%2e/kept", headers=sent)
 def unopened():
     """To another host with the authority of the servers alone: nobody stands between."""
     context = ssl.create_default_context(cafile="ca.pem")
-    connection = http.client.HTTPSConnection("other.opened.example.net", timeout=PATIENCE, context=context)
+    connection = http.client.HTTPSConnection("other.opened.example.net", timeout=TIMEOUT, context=context)
     connection.request("GET", "/a/path", headers=sent)
     return told(connection.getresponse())
 attempt("unopened", unopened)
 def clear():
-    connection = http.client.HTTPConnection(API, timeout=PATIENCE)
+    connection = http.client.HTTPConnection(API, timeout=TIMEOUT)
     connection.request("GET", "/a/clear", headers=sent)
     return told(connection.getresponse(), 403)
 attempt("clear", clear)

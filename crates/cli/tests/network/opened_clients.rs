@@ -199,14 +199,14 @@ fn requests_in_the_clear_and_through_the_proxy_are_judged_alike() {
         &flags,
         r#"
 def clear(path, answered=200):
-    connection = http.client.HTTPConnection("www.example.com", timeout=PATIENCE)
+    connection = http.client.HTTPConnection("www.example.com", timeout=TIMEOUT)
     connection.request("GET", path)
     return told(connection.getresponse(), answered)
 attempt("clear", clear, "/v1/clear")
 attempt("clear refused", clear, "/not-clear", 403)
 
 def proxied(path, answered=200):
-    connection = http.client.HTTPConnection("127.0.0.1", 1, timeout=PATIENCE)
+    connection = http.client.HTTPConnection("127.0.0.1", 1, timeout=TIMEOUT)
     connection.request("GET", "http://www.example.com" + path)
     return told(connection.getresponse(), answered)
 attempt("proxied", proxied, "/v1/proxied")
@@ -225,7 +225,7 @@ attempt("proxied refused", proxied, "/not-clear", 403)
         &FLAGS,
         r#"
 def tunnelled(path, answered=200):
-    connection = http.client.HTTPSConnection("127.0.0.1", 1, timeout=PATIENCE, context=ssl.create_default_context())
+    connection = http.client.HTTPSConnection("127.0.0.1", 1, timeout=TIMEOUT, context=ssl.create_default_context())
     connection.set_tunnel(API, 443)
     connection.request("GET", path)
     return told(connection.getresponse(), answered)

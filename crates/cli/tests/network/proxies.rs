@@ -9,7 +9,7 @@ const ASKING: &str = r#"
 PROXY = ("127.0.0.1", 1)
 
 def proxy(address=PROXY):
-    return socket.create_connection(address, timeout=PATIENCE)
+    return socket.create_connection(address, timeout=TIMEOUT)
 
 def whole(connection, length):
     read = b""

@@ -67,7 +67,7 @@ fn n12_a_loop_of_refused_connections_fills_no_record() {
 def refused():
     for _ in range(12000):
         with socket.socket() as connection:
-            connection.settimeout(PATIENCE)
+            connection.settimeout(TIMEOUT)
             try:
                 connection.connect(("93.184.216.34", 443))
                 connection.recv(1)

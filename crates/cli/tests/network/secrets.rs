@@ -36,7 +36,7 @@ def ask(path="/", headers={}, host="api", scheme="https", method="GET", body=Non
     url = "%s://%s.vault.example.net:%d%s" % (scheme, host, 9443 if scheme == "https" else 9080, path)
     request = urllib.request.Request(url, headers=headers, method=method, data=body)
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
             return "%d %s\n%s" % (answer.status, answer.headers.as_string(), answer.read().decode("latin-1"))
     except urllib.error.HTTPError as failure:
         raise Refused("%d %s" % (failure.code, failure.read().decode("latin-1")))

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::support::Site;
-use crate::support::processes::{PATIENCE, eventually, signal, wait};
+use crate::support::processes::{TIMEOUT, eventually, signal, wait};
 use crate::world::World;
 
 /// A server on the host, asked by the socket of its owner.
@@ -56,7 +56,7 @@ impl Served {
 
     fn ask_with(&self, fields: &str, line: &str, body: &Value) -> (u16, Value) {
         let mut stream = UnixStream::connect(self.site.state().join("api.sock")).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let body = body.to_string();
         let length = body.len();
         // In one piece: a request may be answered, and its connection closed, before its body has been read.

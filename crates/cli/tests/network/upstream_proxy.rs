@@ -201,7 +201,7 @@ fn n12_a_proxy_that_stays_silent_is_given_up() {
             "--upstream-proxy",
             "http://172.16.0.10:11",
         ],
-        "PATIENCE = 80\nattempt(\"page\", get, \"www.example.com\")",
+        "TIMEOUT = 80\nattempt(\"page\", get, \"www.example.com\")",
     );
     assert!(
         seen.refused("page").contains("502 Bad Gateway"),

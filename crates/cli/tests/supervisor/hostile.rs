@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use offleash_core::exec::ExecEnd;
-use offleash_core::spec::Descent;
+use offleash_core::spec::ZygoteRole;
 use offleash_core::units::{Bytes, CpuCount};
 use offleash_interpreter::zygote;
 use offleash_supervisor::service::ExecStream;
@@ -67,7 +67,7 @@ async fn hostile(deed: &str) -> Zygote {
 
 async fn begin(deed: &str, limits: LimitsOrder) -> (Kept, ExecStream) {
     let kept = Kept::with(|order| {
-        order.descent = Descent::Zygote;
+        order.descent = ZygoteRole::Zygote;
         order.limits = limits;
     })
     .await;

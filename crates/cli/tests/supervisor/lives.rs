@@ -107,7 +107,7 @@ fn requests_that_never_end_take_a_bounded_part_of_memory_and_keep_nobody_waiting
     const LENGTH: usize = 7 * 1024 * 1024;
     // More than 450 MiB in all.
     const CLIENTS: usize = 64;
-    const MOST_RESIDENT_KIB: u64 = 192 * 1024;
+    const MAX_RESIDENT_KIB: u64 = 192 * 1024;
     test(async {
         let kept = Kept::new().await;
         let path = kept.directory().join(SOCKET);
@@ -134,7 +134,7 @@ fn requests_that_never_end_take_a_bounded_part_of_memory_and_keep_nobody_waiting
             // Others are answered, small requests at once.
             within(kept.supervisor.hello()).await.unwrap();
             let resident = resident_kib(kept.hello.pid);
-            assert!(resident < MOST_RESIDENT_KIB, "{resident} KiB");
+            assert!(resident < MAX_RESIDENT_KIB, "{resident} KiB");
         }
         assert!(sent > 60 * 1024 * 1024, "{sent}: nothing was to be bounded");
         drop(clients);

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use offleash_core::exec::{ExecEnd, OutputStream};
-use offleash_core::level::Degrade;
-use offleash_core::spec::Descent;
+use offleash_core::level::DegradeMode;
+use offleash_core::spec::ZygoteRole;
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
 use offleash_supervisor::frames::{frame, only};
@@ -19,14 +19,14 @@ use offleash_supervisor::service::{ExecNews, ExecStream, SupervisorClient};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::support::Site;
-use super::support::processes::{PATIENCE, groups_of};
+use super::support::processes::{TIMEOUT, groups_of};
 
 /// A sandbox that is kept.
 pub(crate) struct Kept {
     pub(crate) site: Site,
     pub(crate) supervisor: SupervisorClient,
     pub(crate) hello: Hello,
-    pub(crate) descent: Descent,
+    pub(crate) descent: ZygoteRole,
 }
 
 /// An id for each site; groups of all sandboxes of a machine are in one place.
@@ -49,7 +49,7 @@ pub(crate) fn order(site: &Site) -> SupervisorOrder {
         env: vec![(Text(b"OWN".to_vec()), Text(b"value".to_vec()))],
         level: None,
         min_level: None,
-        degrade: Degrade::Allow,
+        degrade: DegradeMode::Allow,
         limits: LimitsOrder {
             memory: Some(Bytes::mib(512)),
             pids: Some(128),
@@ -58,7 +58,7 @@ pub(crate) fn order(site: &Site) -> SupervisorOrder {
         },
         network: NetworkOrder::default(),
         allow_ptrace: false,
-        descent: Descent::Alone,
+        descent: ZygoteRole::Alone,
         wants_copy: false,
         is_copied: false,
         longest_hold_ms: None,
@@ -131,7 +131,7 @@ impl Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         self.kill_supervisor();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while is_supervisor(self.hello.pid) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -193,7 +193,7 @@ pub(crate) async fn until(stream: &mut ExecStream, wanted: &str) -> String {
 
 /// Nothing may hang.
 pub(crate) async fn within<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, work).await.expect("nothing came of it")
+    tokio::time::timeout(TIMEOUT, work).await.expect("nothing came of it")
 }
 
 /// Runs a test on an event loop.

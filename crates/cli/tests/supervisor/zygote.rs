@@ -4,7 +4,7 @@ mod apart;
 mod hostile;
 
 use offleash_core::exec::ExecEnd;
-use offleash_core::spec::{Descent, ProcessRef};
+use offleash_core::spec::{ProcessRef, ZygoteRole};
 use offleash_core::units::CpuCount;
 use offleash_interpreter::language::Language;
 use offleash_interpreter::zygote;
@@ -12,7 +12,7 @@ use offleash_supervisor::service::message::{Selector, StartExec};
 use offleash_supervisor::service::order::{LimitsOrder, Template};
 use offleash_supervisor::service::{ExecNews, ExecStream, SupervisorClient};
 
-use super::support::processes::PATIENCE;
+use super::support::processes::TIMEOUT;
 use super::world::{Kept, collect, shell, until, within};
 
 const SIGINT: i32 = 2;
@@ -40,7 +40,7 @@ impl Zygote {
     async fn new(template: Template) -> Self {
         let kept = Kept::with(|order| {
             order.template = template;
-            order.descent = Descent::Zygote;
+            order.descent = ZygoteRole::Zygote;
             order.limits = LimitsOrder::default();
         })
         .await;
@@ -80,12 +80,12 @@ impl Zygote {
         let first = within(self.kept.supervisor.first_process()).await.unwrap();
         let kept = Kept::with(|order| {
             order.template = template;
-            order.descent = Descent::Below(first);
+            order.descent = ZygoteRole::Below(first);
             order.wants_copy = wants_copy;
             order.limits.cpus = Some(CpuCount { millis: 1000 });
         })
         .await;
-        assert_eq!(kept.descent, Descent::Below(first));
+        assert_eq!(kept.descent, ZygoteRole::Below(first));
         kept
     }
 }
@@ -532,8 +532,8 @@ fn a_sandbox_whose_zygote_is_gone_is_made_below_none_and_says_so() {
             pid: std::process::id(),
             start_ticks: 1,
         };
-        let kept = Kept::with(|order| order.descent = Descent::Below(gone)).await;
-        assert_eq!(kept.descent, Descent::Alone);
+        let kept = Kept::with(|order| order.descent = ZygoteRole::Below(gone)).await;
+        assert_eq!(kept.descent, ZygoteRole::Alone);
         let mut driver = Driver::new(&kept).await;
         assert_eq!(said(&driver.run("print('sum=%d' % (1 + 1))").await, "sum"), "2");
     });
@@ -575,7 +575,7 @@ fn with_the_zygotes_sandbox_ends_what_lies_below_it() {
         let stream = within(sandbox.supervisor.start(shell("sleep 1000"))).await.unwrap();
         within(zygote.kept.supervisor.kill()).await.unwrap();
         assert_eq!(collect(stream).await.1, None);
-        let deadline = std::time::Instant::now() + PATIENCE;
+        let deadline = std::time::Instant::now() + TIMEOUT;
         while super::world::is_supervisor(sandbox.hello.pid) {
             assert!(std::time::Instant::now() < deadline);
             std::thread::sleep(std::time::Duration::from_millis(5));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The longest that a test waits for anything; a healthy run takes a hundredth of it.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+pub const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Copies a program that is going to be executed.
 ///
@@ -60,7 +60,7 @@ pub fn feed(command: &mut Command, input: impl Into<Vec<u8>>) -> Output {
 
 /// Waits for the end of `child`.
 pub fn wait(child: &mut Child) -> ExitStatus {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(status) = child.try_wait().unwrap() {
             return status;
@@ -68,7 +68,7 @@ pub fn wait(child: &mut Child) -> ExitStatus {
         if Instant::now() > deadline {
             child.kill().unwrap();
             child.wait().unwrap();
-            panic!("the program did not end within {PATIENCE:?}");
+            panic!("the program did not end within {TIMEOUT:?}");
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -81,12 +81,12 @@ pub fn signal(child: &Child, signal: Signal) {
 
 /// Waits until `happened` answers something.
 pub fn eventually<T>(what: &str, mut happened: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(answer) = happened() {
             return answer;
         }
-        assert!(Instant::now() < deadline, "{what} did not happen within {PATIENCE:?}");
+        assert!(Instant::now() < deadline, "{what} did not happen within {TIMEOUT:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

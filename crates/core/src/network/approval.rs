@@ -4,7 +4,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::network::host::Host;
-use crate::network::pattern::Protocol;
+use crate::network::pattern::SpokenProtocol;
 use crate::units::Millis;
 
 /// How long somebody may take to answer when nothing else is said.
@@ -12,14 +12,14 @@ pub const ASK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What is asked about, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-pub struct Asks {
+pub struct ApprovalRules {
     /// When a question counts as denied, if it was said.
     pub timeout: Option<Duration>,
     /// Whether it is asked about whatever no rule is about, which is refused otherwise.
     pub about_the_unknown: bool,
 }
 
-impl Asks {
+impl ApprovalRules {
     /// When a question counts as denied.
     pub fn timeout(&self) -> Duration {
         self.timeout.unwrap_or(ASK_TIMEOUT)
@@ -40,7 +40,7 @@ impl Asks {
 
 /// A question about a connection that waits.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Question {
+pub struct ApprovalQuestion {
     /// Its number in the run; an answer names it, so that a late one answers no other question.
     pub id: u64,
     /// The name, or the address where none was used.
@@ -48,7 +48,7 @@ pub struct Question {
     /// The port.
     pub port: u16,
     /// What the connection has to speak.
-    pub protocol: Protocol,
+    pub protocol: SpokenProtocol,
     /// The rule that asks; `None` when whatever no rule is about is asked about.
     pub rule: Option<String>,
     /// When the question counts as denied.
@@ -58,7 +58,7 @@ pub struct Question {
 /// How a question was decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Approval {
+pub enum ApprovalAnswer {
     /// Allowed for the connections that waited for the answer.
     Once,
     /// Allowed for the rest of the run.
@@ -75,7 +75,7 @@ pub enum Approval {
     TooMany,
 }
 
-impl Approval {
+impl ApprovalAnswer {
     /// Whether the connection may be made.
     pub fn allows(self) -> bool {
         match self {
@@ -85,7 +85,7 @@ impl Approval {
     }
 }
 
-impl fmt::Display for Approval {
+impl fmt::Display for ApprovalAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Once => "it was allowed once",
@@ -105,9 +105,9 @@ mod tests {
 
     #[test]
     fn a_time_for_questions_is_more_than_none() {
-        assert_eq!(Asks::timeout_of("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(ApprovalRules::timeout_of("1.5s"), Ok(Duration::from_millis(1500)));
         for text in ["0", "0s", "", "-1", "soon"] {
-            assert!(Asks::timeout_of(text).is_err(), "{text:?}");
+            assert!(ApprovalRules::timeout_of(text).is_err(), "{text:?}");
         }
     }
 
@@ -125,11 +125,11 @@ mod tests {
             ("Once", None),
             ("", None),
         ] {
-            let read = serde_json::from_value::<Approval>(serde_json::Value::from(text));
-            assert_eq!(read.ok().map(Approval::allows), allows, "{text}");
+            let read = serde_json::from_value::<ApprovalAnswer>(serde_json::Value::from(text));
+            assert_eq!(read.ok().map(ApprovalAnswer::allows), allows, "{text}");
         }
         for value in ["true", "1", "{}", "null", "{\"once\":false}"] {
-            assert!(serde_json::from_str::<Approval>(value).is_err(), "{value}");
+            assert!(serde_json::from_str::<ApprovalAnswer>(value).is_err(), "{value}");
         }
     }
 }

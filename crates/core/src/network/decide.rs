@@ -9,8 +9,8 @@ use core::fmt;
 use crate::network::host::Host;
 use crate::network::host_pattern::{HostPattern, Specificity};
 use crate::network::name::DomainName;
-use crate::network::pattern::{NetworkPattern, PatternError, Protocol};
-use crate::network::ports::Ports;
+use crate::network::pattern::{NetworkPattern, PatternError, SpokenProtocol};
+use crate::network::ports::PortSet;
 
 /// What a rule says. Ordered by strength.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
@@ -32,7 +32,7 @@ pub struct NetworkRule {
     verdict: RuleVerdict,
     pattern: NetworkPattern,
     /// Those of the pattern, or what the verdict means without.
-    ports: Ports,
+    ports: PortSet,
 }
 
 /// The rules of a sandbox's network. None at all means that nothing may be reached.
@@ -50,13 +50,13 @@ pub struct NetworkPolicy {
 
 /// A decision and the rule that made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Decision<'a> {
+pub struct RuleDecision<'a> {
     /// Whether the connection may be opened.
     pub verdict: RuleVerdict,
     /// The rule; `None` when no rule is about it, which denies.
     pub rule: Option<&'a NetworkRule>,
     /// What the connection has to speak, if it is opened.
-    pub protocol: Protocol,
+    pub protocol: SpokenProtocol,
 }
 
 impl NetworkRule {
@@ -67,8 +67,8 @@ impl NetworkRule {
     /// [`PatternError::ProtocolDenied`] for one that denies and names a protocol.
     pub fn new(verdict: RuleVerdict, pattern: NetworkPattern) -> Result<Self, PatternError> {
         let (pattern, usual) = match verdict {
-            RuleVerdict::Deny => (pattern.of_every_protocol()?, Ports::all()),
-            RuleVerdict::Allow | RuleVerdict::Ask => (pattern.narrow()?, Ports::of_the_web()),
+            RuleVerdict::Deny => (pattern.of_every_protocol()?, PortSet::all()),
+            RuleVerdict::Allow | RuleVerdict::Ask => (pattern.narrow()?, PortSet::of_the_web()),
         };
         let ports = pattern.ports().cloned().unwrap_or(usual);
         Ok(Self {
@@ -121,7 +121,7 @@ impl NetworkRule {
     }
 
     /// By what rules about the same host and port are compared; the pattern only so that the order of rules is nothing.
-    fn strength(&self, port: u16) -> (Specificity, RuleVerdict, Protocol, &NetworkPattern) {
+    fn strength(&self, port: u16) -> (Specificity, RuleVerdict, SpokenProtocol, &NetworkPattern) {
         let pattern = &self.pattern;
         (pattern.specificity(), self.verdict, pattern.protocol(port), pattern)
     }
@@ -130,13 +130,13 @@ impl NetworkRule {
 impl NetworkPolicy {
     /// Whether a connection to `port` of `host` may be opened. An address never matches a rule for names, nor a name
     /// one for addresses.
-    pub fn decide(&self, host: &Host, port: u16) -> Decision<'_> {
+    pub fn decide(&self, host: &Host, port: u16) -> RuleDecision<'_> {
         let about = self.rules.iter().filter(|rule| rule.is_about(host, port));
         let rule = about.max_by(|one, other| one.strength(port).cmp(&other.strength(port)));
-        Decision {
+        RuleDecision {
             verdict: rule.map_or(RuleVerdict::Deny, |rule| rule.verdict),
             rule,
-            protocol: rule.map_or(Protocol::usual(port), |rule| rule.pattern.protocol(port)),
+            protocol: rule.map_or(SpokenProtocol::usual(port), |rule| rule.pattern.protocol(port)),
         }
     }
 
@@ -153,7 +153,7 @@ impl NetworkPolicy {
 
     /// Whether `name` may be resolved: whether it may be reached on any port, or the user be asked. Then the decision
     /// is that of the first such port; otherwise it is denied, by the rule for the whole name if there is one.
-    pub fn names_possible(&self, name: &DomainName) -> Decision<'_> {
+    pub fn names_possible(&self, name: &DomainName) -> RuleDecision<'_> {
         let host = Host::Name(name.clone());
         // Decisions differ only from one of these ports to the next; before the first, no rule speaks.
         let about = self.rules.iter().filter(|rule| rule.pattern.matches(&host));
@@ -161,10 +161,10 @@ impl NetworkPolicy {
         ports.sort_unstable();
         let decisions = ports.into_iter().map(|port| self.decide(&host, port));
         let best = decisions.min_by_key(|decision| (decision.verdict, decision.rule.is_none()));
-        best.unwrap_or(Decision {
+        best.unwrap_or(RuleDecision {
             verdict: RuleVerdict::Deny,
             rule: None,
-            protocol: Protocol::Auto,
+            protocol: SpokenProtocol::Auto,
         })
     }
 }

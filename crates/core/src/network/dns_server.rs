@@ -11,7 +11,7 @@ use crate::text::Text;
 const PORT: u16 = 53;
 
 /// The most servers that are named; the next one is asked where one does not answer.
-pub const MOST_DNS_SERVERS: usize = 10;
+pub const MAX_DNS_SERVERS: usize = 10;
 
 /// A server for names: an address, and the port if it is not 53.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -27,7 +27,7 @@ pub enum DnsServerError {
     #[error("no DNS server has the address {0}")]
     NoServer(IpAddr),
     /// There are more than are asked.
-    #[error("more than {MOST_DNS_SERVERS} DNS servers")]
+    #[error("more than {MAX_DNS_SERVERS} DNS servers")]
     TooMany,
 }
 

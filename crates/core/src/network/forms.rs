@@ -1,6 +1,6 @@
 //! The two forms of rules: text where people read it, parts between our own processes.
 
-use super::secret::{Placeholder, Secret, SecretSpec, SecretValue};
+use super::secret::{NamedSecret, Placeholder, SecretSpec, SecretValue};
 use super::upstream_proxy::UpstreamProxy;
 use super::{HeaderRule, Host, HostPort, NetworkPattern, NetworkPolicy, NetworkRule, RequestRules, RuleVerdict};
 
@@ -54,12 +54,12 @@ fn people_read_text_and_processes_do_not() {
 #[test]
 fn what_is_confidential_passes_between_processes_and_is_written_nowhere() {
     let spec = SecretSpec::from_parts("API_KEY", "env:REAL", &["api.example.com"], &["bearer"]).unwrap();
-    let secret = Secret {
+    let secret = NamedSecret {
         spec: spec.clone(),
         value: SecretValue::new(b"hunter2-hunter2".to_vec()).unwrap(),
         placeholder: Placeholder::given("placeholder".to_owned()),
     };
-    let got: Secret = passed(&secret);
+    let got: NamedSecret = passed(&secret);
     assert_eq!((got.spec, got.value.expose()), (spec, &b"hunter2-hunter2"[..]));
     assert_eq!(got.placeholder, secret.placeholder);
     assert!(serde_json::to_string(&secret).is_err());

@@ -10,7 +10,7 @@ use crate::network::host_pattern::{HostPattern, HostPatternError, Specificity};
 use crate::text::Text;
 
 /// The longest value of a header; servers refuse longer ones.
-const LONGEST_VALUE: usize = 4096;
+const MAX_VALUE: usize = 4096;
 
 /// Headers that say where a message is for and where it ends, or are about one connection alone: they are the gateway's.
 const OF_THE_CONNECTION: [&str; 13] = [
@@ -94,7 +94,7 @@ impl HeaderRule {
             .all(|byte| byte.is_ascii_graphic() || matches!(byte, b' ' | b'\t'));
         match value.len() {
             0 => return Err(HeaderRuleError::NoValue(name)),
-            bytes if bytes > LONGEST_VALUE => return Err(HeaderRuleError::LongValue { name, bytes }),
+            bytes if bytes > MAX_VALUE => return Err(HeaderRuleError::LongValue { name, bytes }),
             _ if !is_text => return Err(HeaderRuleError::Value(name)),
             _ => {}
         }

@@ -12,7 +12,7 @@ use crate::network::name::{self, DomainName};
 use crate::text::Text;
 
 /// Longest text that is looked at: no name is longer, even when every character is escaped.
-const LONGEST_TEXT: usize = 1024;
+const MAX_TEXT: usize = 1024;
 
 /// What a connection goes to. Displayed as in a URL, so that a port can follow: `example.com`, `192.0.2.1`,
 /// `[2001:db8::1]`.
@@ -107,7 +107,7 @@ impl Host {
     /// # Errors
     /// [`HostError`] says what is wrong with it.
     pub fn parse(text: &str) -> Result<Self, HostError> {
-        if text.len() > LONGEST_TEXT {
+        if text.len() > MAX_TEXT {
             return Err(HostError::TooMuch { bytes: text.len() });
         }
         if text.contains([':', '[', ']']) {
@@ -126,7 +126,7 @@ impl Host {
     /// # Errors
     /// [`HostError::NotText`], or as there.
     pub fn parse_bytes(bytes: &[u8]) -> Result<Self, HostError> {
-        if bytes.len() > LONGEST_TEXT {
+        if bytes.len() > MAX_TEXT {
             return Err(HostError::TooMuch { bytes: bytes.len() });
         }
         let text = core::str::from_utf8(bytes).map_err(|_| HostError::NotText(bytes.into()))?;

@@ -11,7 +11,7 @@ use crate::error::{ErrorKind, Explained};
 use crate::text::Text;
 
 /// Longest target that is looked at; servers refuse longer ones.
-const LONGEST_TARGET: usize = 8192;
+const MAX_TARGET: usize = 8192;
 
 /// The target of a request (RFC 9112, section 3.2.1) in canonical form: unreserved characters are not percent-encoded,
 /// other escapes are in capitals (RFC 3986, section 6.2.2), and no segment is `.`, `..` or empty, except the last,
@@ -71,7 +71,7 @@ impl CanonicalPath {
     /// # Errors
     /// [`PathError`] says why its path means something else to other programs.
     pub fn parse(target: &[u8]) -> Result<Self, PathError> {
-        if target.len() > LONGEST_TARGET {
+        if target.len() > MAX_TARGET {
             return Err(PathError::TooLong { bytes: target.len() });
         }
         let text = plain(target)?;

@@ -8,8 +8,8 @@ use idna::uts46::{AsciiDenyList, DnsLength, Hyphens, Uts46};
 use crate::network::host::{Host, HostError};
 use crate::text::Text;
 
-const LONGEST_LABEL: usize = 63;
-const LONGEST_NAME: usize = 253;
+const MAX_LABEL: usize = 63;
+const MAX_NAME: usize = 253;
 
 /// A name in canonical form: lower-case ASCII, international labels as `xn--` (UTS 46, non-transitional), without the
 /// dot of the root. Labels have 1 to 63 letters, digits, `_` and inner hyphens, the name at most 253 bytes
@@ -89,7 +89,7 @@ pub(crate) fn canonical(text: &str) -> Result<String, HostError> {
     for label in name.split('.') {
         check_label(label, text)?;
     }
-    if name.len() > LONGEST_NAME {
+    if name.len() > MAX_NAME {
         return Err(HostError::LongName(text.into()));
     }
     Ok(name.to_owned())
@@ -140,7 +140,7 @@ fn check_label(label: &str, host: &str) -> Result<(), HostError> {
     if label.is_empty() {
         return Err(HostError::EmptyLabel(host()));
     }
-    if label.len() > LONGEST_LABEL {
+    if label.len() > MAX_LABEL {
         return Err(HostError::LongLabel(host()));
     }
     if label.starts_with('-') || label.ends_with('-') {

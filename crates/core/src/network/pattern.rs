@@ -7,11 +7,11 @@ use crate::error::{ErrorKind, Explained};
 use crate::network::cidr::Cidr;
 use crate::network::host::Host;
 use crate::network::host_pattern::{HostPattern, HostPatternError, Specificity};
-use crate::network::ports::{Ports, PortsError};
+use crate::network::ports::{PortSet, PortsError};
 use crate::text::Text;
 
 /// Longest text of a rule: a name, and many ports.
-const LONGEST_TEXT: usize = 1024;
+const MAX_TEXT: usize = 1024;
 
 /// What a rule is about: `example.com`, `*.example.com:443`, `10.0.0.0/8:22/tcp`, `[2001:db8::1]:8000-8100`.
 ///
@@ -21,15 +21,15 @@ const LONGEST_TEXT: usize = 1024;
 pub struct NetworkPattern {
     host: HostPattern,
     /// `None` when the rule names none.
-    ports: Option<Ports>,
-    /// `None` when the rule names none; never [`Protocol::Auto`].
-    protocol: Option<Protocol>,
+    ports: Option<PortSet>,
+    /// `None` when the rule names none; never [`SpokenProtocol::Auto`].
+    protocol: Option<SpokenProtocol>,
 }
 
 /// What a connection has to speak. Ordered by how much is asked of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Protocol {
+pub enum SpokenProtocol {
     /// Anything; nothing is looked at.
     Tcp,
     /// Anything; but when the client speaks first, and begins with TLS or HTTP, its server name or `Host` must be the
@@ -113,7 +113,7 @@ impl NetworkPattern {
         if text.is_empty() {
             return Err(PatternError::Empty);
         }
-        if text.len() > LONGEST_TEXT {
+        if text.len() > MAX_TEXT {
             return Err(PatternError::TooLong { bytes: text.len() });
         }
         if text.contains("://") {
@@ -126,7 +126,7 @@ impl NetworkPattern {
             reason,
         })?;
         let ports = ports
-            .map(Ports::parse)
+            .map(PortSet::parse)
             .transpose()
             .map_err(|reason| PatternError::Ports {
                 rule: text.into(),
@@ -168,22 +168,22 @@ impl NetworkPattern {
     }
 
     /// The ports that are named; `None` when none are.
-    pub fn ports(&self) -> Option<&Ports> {
+    pub fn ports(&self) -> Option<&PortSet> {
         self.ports.as_ref()
     }
 
     /// The same with other ports.
-    pub(crate) fn with_ports(self, ports: Ports) -> Self {
+    pub(crate) fn with_ports(self, ports: PortSet) -> Self {
         Self {
             ports: Some(ports),
             ..self
         }
     }
 
-    /// What a connection to `port` has to speak: what the rule names, or TLS on 443, HTTP on 80, and [`Protocol::Auto`]
+    /// What a connection to `port` has to speak: what the rule names, or TLS on 443, HTTP on 80, and [`SpokenProtocol::Auto`]
     /// elsewhere.
-    pub fn protocol(&self, port: u16) -> Protocol {
-        self.protocol.unwrap_or_else(|| Protocol::usual(port))
+    pub fn protocol(&self, port: u16) -> SpokenProtocol {
+        self.protocol.unwrap_or_else(|| SpokenProtocol::usual(port))
     }
 
     /// Whether `host` is meant.
@@ -202,7 +202,7 @@ impl NetworkPattern {
     }
 }
 
-impl Protocol {
+impl SpokenProtocol {
     /// What is spoken on `port` when nothing says otherwise.
     pub fn usual(port: u16) -> Self {
         match port {
@@ -223,14 +223,14 @@ impl Protocol {
 }
 
 /// Takes the protocol off the end. What follows a slash and begins with a digit is the prefix of a network.
-fn split_protocol(text: &str) -> Result<(&str, Option<Protocol>), PatternError> {
+fn split_protocol(text: &str) -> Result<(&str, Option<SpokenProtocol>), PatternError> {
     let Some((rest, last)) = text.rsplit_once('/') else {
         return Ok((text, None));
     };
     let protocol = match last {
-        "tcp" => Protocol::Tcp,
-        "tls" => Protocol::Tls,
-        "http" => Protocol::Http,
+        "tcp" => SpokenProtocol::Tcp,
+        "tls" => SpokenProtocol::Tls,
+        "http" => SpokenProtocol::Http,
         prefix if prefix.starts_with(|first: char| first.is_ascii_digit()) => return Ok((text, None)),
         _ => {
             return Err(PatternError::Protocol {
@@ -275,7 +275,7 @@ impl fmt::Display for NetworkPattern {
 
 string_in_serde!(NetworkPattern);
 
-impl fmt::Display for Protocol {
+impl fmt::Display for SpokenProtocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }

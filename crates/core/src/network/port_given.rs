@@ -1,5 +1,5 @@
 //! Single ports that are given through the wall between a sandbox and its host: one of the sandbox's that the host's
-//! programs may connect to ([`Publish`]), and one of the host's that the sandbox's may ([`HostPort`]).
+//! programs may connect to ([`PublishRule`]), and one of the host's that the sandbox's may ([`HostPort`]).
 
 use core::fmt;
 use core::net::Ipv4Addr;
@@ -10,13 +10,13 @@ use crate::text::Text;
 /// The ports that the gateway itself has in a sandbox: for connections, and for names.
 pub const GATEWAY_PORTS: [u16; 4] = [1, 2, 3, 53];
 /// How many services of the host may be given to one sandbox.
-pub const MOST_HOST_PORTS: usize = 8;
+pub const MAX_HOST_PORTS: usize = 8;
 /// How many ports of one sandbox may be published.
-pub const MOST_PUBLISHED: usize = 64;
+pub const MAX_PUBLISHED: usize = 64;
 
 /// A port of the sandbox to which programs outside may connect. As text `[ADDRESS:]HOSTPORT:PORT[/tcp]`, or `PORT`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Publish {
+pub struct PublishRule {
     /// The host's address that is listened on; loopback unless named.
     pub address: Ipv4Addr,
     /// The host's port; 0 is any that is free.
@@ -108,7 +108,7 @@ fn inside(text: &str) -> Result<u16, PortGivenError> {
     }
 }
 
-impl FromStr for Publish {
+impl FromStr for PublishRule {
     type Err = PortGivenError;
 
     fn from_str(text: &str) -> Result<Self, PortGivenError> {
@@ -161,7 +161,7 @@ impl FromStr for HostPort {
     }
 }
 
-impl fmt::Display for Publish {
+impl fmt::Display for PublishRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}", self.address, self.host_port, self.port)
     }
@@ -183,12 +183,12 @@ impl fmt::Display for HostPort {
 ///
 /// # Errors
 /// [`PortGivenError`] says which contradict each other.
-pub fn check_together(published: &[Publish], host_ports: &[HostPort]) -> Result<(), PortGivenError> {
+pub fn check_together(published: &[PublishRule], host_ports: &[HostPort]) -> Result<(), PortGivenError> {
     for (count, most, what) in [
-        (published.len(), MOST_PUBLISHED, "ports can be published"),
+        (published.len(), MAX_PUBLISHED, "ports can be published"),
         (
             host_ports.len(),
-            MOST_HOST_PORTS,
+            MAX_HOST_PORTS,
             "services of the host can be given to a sandbox",
         ),
     ] {
@@ -211,7 +211,7 @@ pub fn check_together(published: &[Publish], host_ports: &[HostPort]) -> Result<
         .filter(|(_, publish)| publish.host_port != 0)
     {
         let (address, port) = (publish.address, publish.host_port);
-        let same = |other: &Publish| (other.address, other.host_port) == (address, port);
+        let same = |other: &PublishRule| (other.address, other.host_port) == (address, port);
         if published.iter().skip(index + 1).any(same) {
             return Err(PortGivenError::PublishedTwice { address, port });
         }
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     fn published(text: &str) -> (Ipv4Addr, u16, u16) {
-        let Publish {
+        let PublishRule {
             address,
             host_port,
             port,
@@ -275,7 +275,7 @@ mod tests {
             "1",
             "0:2",
         ] {
-            assert!(text.parse::<Publish>().is_err(), "{text:?}");
+            assert!(text.parse::<PublishRule>().is_err(), "{text:?}");
         }
         for text in [
             "",
@@ -307,7 +307,12 @@ mod tests {
 
     #[test]
     fn ports_that_contradict_each_other_are_refused() {
-        let publish = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<Publish>>();
+        let publish = |texts: &[&str]| {
+            texts
+                .iter()
+                .map(|text| text.parse().unwrap())
+                .collect::<Vec<PublishRule>>()
+        };
         let host = |texts: &[&str]| {
             texts
                 .iter()
@@ -344,12 +349,12 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_is_a_panic(text in ".{0,40}") {
-            let _ = (text.parse::<Publish>(), text.parse::<HostPort>());
+            let _ = (text.parse::<PublishRule>(), text.parse::<HostPort>());
         }
 
         #[test]
         fn what_is_displayed_is_read_again(address: [u8; 4], host_port: u16, port in 54_u16..) {
-            let publish = Publish { address: address.into(), host_port, port };
+            let publish = PublishRule { address: address.into(), host_port, port };
             prop_assert_eq!(publish.to_string().parse(), Ok(publish));
         }
     }

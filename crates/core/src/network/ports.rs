@@ -2,11 +2,11 @@
 
 use core::fmt;
 
-const LONGEST_LIST: usize = 64;
+const MAX_LIST: usize = 64;
 
 /// The ports of a rule. As text `22,443`, ranges `8000-8100`, or `*` for all; displayed in order, without overlaps.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-pub struct Ports(Vec<PortRange>);
+pub struct PortSet(Vec<PortRange>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 struct PortRange {
@@ -27,11 +27,11 @@ pub enum PortsError {
     #[error("a range of ports goes from the lower to the higher")]
     Backwards,
     /// More entries than anybody writes.
-    #[error("a rule has at most {LONGEST_LIST} ports or ranges")]
+    #[error("a rule has at most {MAX_LIST} ports or ranges")]
     TooMany,
 }
 
-impl Ports {
+impl PortSet {
     /// Every port.
     pub fn all() -> Self {
         Self(vec![PortRange {
@@ -61,7 +61,7 @@ impl Ports {
             return Ok(Self::all());
         }
         let mut ranges = text.split(',').map(parse_range).collect::<Result<Vec<_>, _>>()?;
-        if ranges.len() > LONGEST_LIST {
+        if ranges.len() > MAX_LIST {
             return Err(PortsError::TooMany);
         }
         ranges.sort_unstable();
@@ -98,7 +98,7 @@ impl Ports {
         (count <= most).then(all)
     }
 
-    /// Every port at which the answer of [`Ports::contains`] differs from that for the port before.
+    /// Every port at which the answer of [`PortSet::contains`] differs from that for the port before.
     pub(crate) fn changes(&self) -> impl Iterator<Item = u16> {
         let first = self.0.iter().map(|range| Some(range.first));
         let after = self.0.iter().map(|range| range.last.checked_add(1));
@@ -137,7 +137,7 @@ fn parse_port(text: &str) -> Result<u16, PortsError> {
     text.parse().map_err(|_| PortsError::NotAPort)
 }
 
-impl fmt::Display for Ports {
+impl fmt::Display for PortSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == Self::all() {
             return f.write_str("*");
@@ -173,7 +173,7 @@ mod tests {
             ("65535,65534", "65534-65535"),
             ("*", "*"),
         ] {
-            assert_eq!(Ports::parse(text).unwrap().to_string(), shown, "{text}");
+            assert_eq!(PortSet::parse(text).unwrap().to_string(), shown, "{text}");
         }
     }
 
@@ -195,10 +195,10 @@ mod tests {
             ("２２", PortsError::NotAPort),
             ("443-80", PortsError::Backwards),
         ] {
-            assert_eq!(Ports::parse(text), Err(error), "{text:?}");
+            assert_eq!(PortSet::parse(text), Err(error), "{text:?}");
         }
-        let many = vec!["1"; LONGEST_LIST + 1].join(",");
-        assert_eq!(Ports::parse(&many), Err(PortsError::TooMany));
+        let many = vec!["1"; MAX_LIST + 1].join(",");
+        assert_eq!(PortSet::parse(&many), Err(PortsError::TooMany));
     }
 
     #[test]
@@ -212,7 +212,7 @@ mod tests {
             ("*", 1, Some("2-65535")),
             ("22,80", 443, Some("22,80")),
         ] {
-            let ports = Ports::parse(text).unwrap().without(port);
+            let ports = PortSet::parse(text).unwrap().without(port);
             assert_eq!(
                 ports.map(|ports| ports.to_string()).as_deref(),
                 left,
@@ -224,7 +224,7 @@ mod tests {
     proptest! {
         #[test]
         fn without_a_port_all_others_are_left(first in 1_u16.., more in 0_u16..50, out: u16, port in 1_u16..) {
-            let ports = Ports(vec![PortRange { first, last: first.saturating_add(more) }, PortRange { first: 1, last: 5 }]);
+            let ports = PortSet(vec![PortRange { first, last: first.saturating_add(more) }, PortRange { first: 1, last: 5 }]);
             let left = ports.without(out).is_some_and(|left| left.contains(port));
             prop_assert_eq!(left, ports.contains(port) && port != out);
         }
@@ -233,9 +233,9 @@ mod tests {
         fn ranges_hold_the_ports_between_their_ends(list in prop::collection::vec((1_u16.., 0_u16..50), 1..6), port: u16) {
             let ranges: Vec<(u16, u16)> = list.iter().map(|(first, more)| (*first, first.saturating_add(*more))).collect();
             let text: Vec<String> = ranges.iter().map(|(first, last)| format!("{first}-{last}")).collect();
-            let ports = Ports::parse(&text.join(",")).unwrap();
+            let ports = PortSet::parse(&text.join(",")).unwrap();
             prop_assert_eq!(ports.contains(port), ranges.iter().any(|(first, last)| (*first..=*last).contains(&port)));
-            prop_assert_eq!(Ports::parse(&ports.to_string()).unwrap(), ports);
+            prop_assert_eq!(PortSet::parse(&ports.to_string()).unwrap(), ports);
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::text::Text;
 
 pub use place::{PlaceError, SecretPlace, SigningPart};
 pub use placeholder::Placeholder;
-pub use value::{LONGEST_VALUE, SHORTEST_VALUE, SecretValue, ValueError};
+pub use value::{MAX_VALUE, MIN_VALUE, SecretValue, ValueError};
 
 /// A secret as its owner described it: `API_KEY=env:REAL_KEY@api.example.com,*.example.org#header:x-api-key`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -46,7 +46,7 @@ pub enum SecretSource {
 
 /// A secret with its value, as the gateway has it.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub struct Secret {
+pub struct NamedSecret {
     /// What was asked for.
     pub spec: SecretSpec,
     /// What is put into requests.

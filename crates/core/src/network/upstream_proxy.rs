@@ -31,7 +31,7 @@ pub const PROXY_VARIABLES: [&str; 6] = [
 pub const NO_PROXY_VARIABLES: [&str; 2] = ["NO_PROXY", "no_proxy"];
 
 /// The longest URL that is read.
-const LONGEST_URL: usize = 4096;
+const MAX_URL: usize = 4096;
 
 /// Where the URL of a proxy is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,7 +108,7 @@ pub struct ProxyCredentials {
 }
 
 /// The longest name and the longest password that SOCKS can say, bytes.
-const LONGEST_OF_SOCKS: usize = 255;
+const MAX_OF_SOCKS: usize = 255;
 
 /// Text that says no proxy. Never holds more of a URL than its scheme and host.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -135,7 +135,7 @@ pub enum ProxyError {
     #[error("the name or the password for the upstream proxy has a control character or a broken %-form")]
     Credentials,
     /// The name or the password is longer than SOCKS can say, or there is a password without a name.
-    #[error("the name and the password for a SOCKS proxy have 1 to {LONGEST_OF_SOCKS} bytes each")]
+    #[error("the name and the password for a SOCKS proxy have 1 to {MAX_OF_SOCKS} bytes each")]
     LongCredentials,
     /// The URL is without a port where it was written for offleash.
     #[error("the URL of the upstream proxy names no port")]
@@ -204,7 +204,7 @@ impl UpstreamProxy {
         let text = text.trim_ascii();
         match text.len() {
             0 => return Err(ProxyError::Empty),
-            1..=LONGEST_URL => {}
+            1..=MAX_URL => {}
             bytes => return Err(ProxyError::TooLong(bytes)),
         }
         let (kind, rest) = match text.split_once("://") {
@@ -291,7 +291,7 @@ impl ProxyCredentials {
     /// # Errors
     /// `LongCredentials` for any others.
     pub fn for_socks(name: &str, password: &str) -> Result<Self, ProxyError> {
-        if name.is_empty() || name.len().max(password.len()) > LONGEST_OF_SOCKS {
+        if name.is_empty() || name.len().max(password.len()) > MAX_OF_SOCKS {
             return Err(ProxyError::LongCredentials);
         }
         Ok(Self {

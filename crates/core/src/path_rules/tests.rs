@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn anchors() -> Anchors<'static> {
-    Anchors {
+fn anchors() -> PatternAnchors<'static> {
+    PatternAnchors {
         workspace: Some(Path::new("/w")),
         home: Some(Path::new("/home/u")),
     }
@@ -100,7 +100,7 @@ fn the_base_is_what_has_no_wildcard() {
             "{text}"
         );
     }
-    assert_eq!(pattern("x").base(Anchors::default()), None);
+    assert_eq!(pattern("x").base(PatternAnchors::default()), None);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use toml::Spanned;
 
 use crate::network::secret::SecretSpec;
 use crate::network::upstream_proxy;
-use crate::network::{Asks, HeaderRule, MethodRule, NetworkRule, PortGivenError, RuleVerdict};
+use crate::network::{ApprovalRules, HeaderRule, MethodRule, NetworkRule, PortGivenError, RuleVerdict};
 use crate::spec::NetworkSpec;
 use crate::written::{WrongText, one, wrong};
 
@@ -113,7 +113,7 @@ impl NetworkValue {
             }
         }
         if let Some(text) = &rules.ask_timeout {
-            spec.asks.timeout = Some(Asks::timeout_of(text.get_ref()).map_err(|error| wrong(text, &error))?);
+            spec.asks.timeout = Some(ApprovalRules::timeout_of(text.get_ref()).map_err(|error| wrong(text, &error))?);
         }
         for text in &rules.methods {
             let rule: MethodRule = one(text)?;

@@ -62,7 +62,7 @@ fn a_full_policy_is_read() {
     policy.apply_to(&mut spec);
     assert_eq!(spec.level, LevelChoice::Exactly(Level::Process));
     assert_eq!(spec.min_level, Some(Level::ProcessLandlock));
-    assert_eq!(spec.degrade, Degrade::Allow);
+    assert_eq!(spec.degrade, DegradeMode::Allow);
     assert_eq!(spec.ids, Some(IdChoice::Range));
     assert!(spec.allow_ptrace);
     assert_eq!(spec.warm, 2);
@@ -72,7 +72,7 @@ fn a_full_policy_is_read() {
         [MountSpec {
             source: "/srv".into(),
             target: "/data".into(),
-            access: Access::Rw
+            access: MountAccess::Rw
         }]
     );
     assert_eq!(

@@ -4,13 +4,13 @@ mod effect;
 
 pub use effect::NetworkSpecError;
 
-use crate::network::dns_server::MOST_DNS_SERVERS;
+use crate::network::dns_server::MAX_DNS_SERVERS;
 use crate::network::host_pattern::HostPattern;
 use crate::network::secret::SecretSpec;
 use crate::network::upstream_proxy::ProxySource;
 use crate::network::{
-    Asks, DnsServer, DnsServerError, HostPort, MethodRule, NetworkPolicy, NetworkRule, PatternError, Publish,
-    RequestRules, RuleVerdict,
+    ApprovalRules, DnsServer, DnsServerError, HostPort, MethodRule, NetworkPolicy, NetworkRule, PatternError,
+    PublishRule, RequestRules, RuleVerdict,
 };
 
 /// What the sandbox may reach over the network, and how. The default is nothing.
@@ -21,7 +21,7 @@ pub struct NetworkSpec {
     /// Whether every public address may be reached, at any port, of which no rule says anything.
     pub internet: bool,
     /// How it is asked about connections.
-    pub asks: Asks,
+    pub asks: ApprovalRules,
     /// Which requests pass to hosts that have such rules, and what becomes of their headers.
     pub requests: RequestRules,
     /// Who is asked for the addresses of names; whoever the machine asks, if nobody.
@@ -35,7 +35,7 @@ pub struct NetworkSpec {
     /// Secrets that requests may use, and the sandbox does not have.
     pub secrets: Vec<SecretSpec>,
     /// Ports of the sandbox to which programs outside may connect.
-    pub publish: Vec<Publish>,
+    pub publish: Vec<PublishRule>,
     /// Services of the host's loopback that are on the sandbox's, too.
     pub host_ports: Vec<HostPort>,
     /// Whether there is a way in for whoever holds the sandbox, with no port published.
@@ -71,7 +71,7 @@ impl NetworkSpec {
     /// # Errors
     /// [`DnsServerError::TooMany`] where there are enough.
     pub fn add_dns_server(&mut self, server: DnsServer) -> Result<(), DnsServerError> {
-        if self.dns_servers.len() == MOST_DNS_SERVERS {
+        if self.dns_servers.len() == MAX_DNS_SERVERS {
             return Err(DnsServerError::TooMany);
         }
         self.dns_servers.push(server);

@@ -10,7 +10,7 @@ use serde::de::IgnoredAny;
 
 use super::RefusedSettings;
 use crate::network::host_pattern::HostPattern;
-use crate::network::ports::Ports;
+use crate::network::ports::PortSet;
 use crate::network::{NetworkPattern, NetworkRule, RuleVerdict};
 use crate::spec::NetworkSpec;
 
@@ -42,7 +42,7 @@ pub(super) struct NetworkSettings {
 struct DeniedDomain {
     /// `None` denies every host.
     pattern: Option<NetworkPattern>,
-    ports: Ports,
+    ports: PortSet,
 }
 
 impl NetworkSettings {
@@ -68,7 +68,7 @@ impl NetworkSettings {
                     refusals,
                 ));
             }
-            let ports = pattern.ports().cloned().unwrap_or(Ports::all());
+            let ports = pattern.ports().cloned().unwrap_or(PortSet::all());
             rules.extend(rule(RuleVerdict::Allow, pattern.with_ports(ports), refusals));
         }
         for DeniedDomain { pattern, ports } in denied {
@@ -103,8 +103,8 @@ impl DeniedDomain {
     fn parse(text: &str, refusals: &mut RefusedSettings) -> Option<Self> {
         const KEY: &str = "network.deniedDomains";
         let everything = match text.strip_prefix('*') {
-            Some("") => Some(Ok(Ports::all())),
-            Some(rest) => rest.strip_prefix(':').map(Ports::parse),
+            Some("") => Some(Ok(PortSet::all())),
+            Some(rest) => rest.strip_prefix(':').map(PortSet::parse),
             None => None,
         };
         match everything {
@@ -115,7 +115,7 @@ impl DeniedDomain {
             }
             None => {
                 let pattern = domain(KEY, text, refusals)?;
-                let ports = pattern.ports().cloned().unwrap_or(Ports::all());
+                let ports = pattern.ports().cloned().unwrap_or(PortSet::all());
                 Some(Self {
                     pattern: Some(pattern),
                     ports,

@@ -1,10 +1,10 @@
 use std::path::Path;
 
 use super::*;
-use crate::path_rules::{Anchors, PathAccess};
+use crate::path_rules::{PathAccess, PatternAnchors};
 
 fn access(policy: &Policy, path: &str) -> Option<PathAccess> {
-    let anchors = Anchors {
+    let anchors = PatternAnchors {
         workspace: Some(Path::new("/home/u/w")),
         home: Some(Path::new("/home/u")),
     };

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Longest item, bytes.
-const LONGEST: usize = 512;
+const MAX_LENGTH: usize = 512;
 
 /// Something that a recipe cannot list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -130,7 +130,7 @@ fn common(text: &str) -> Result<(), &'static str> {
     if text.is_empty() {
         return Err("it is empty");
     }
-    if text.len() > LONGEST {
+    if text.len() > MAX_LENGTH {
         return Err("it is longer than 512 bytes");
     }
     if text.chars().any(char::is_control) {

@@ -6,12 +6,12 @@ pub struct GitNames {
     /// The key, its section in small letters.
     pub key: String,
     /// What is named.
-    pub what: Named,
+    pub what: NamedTarget,
 }
 
 /// What a setting names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Named {
+pub enum NamedTarget {
     /// More configuration, relative to the file that names it.
     Include(Vec<u8>),
     /// A directory of hooks, relative to where hooks run.
@@ -76,16 +76,16 @@ impl ConfigSection {
     }
 }
 
-fn named(section: &ConfigSection, name: &[u8], value: Vec<u8>) -> Option<Named> {
+fn named(section: &ConfigSection, name: &[u8], value: Vec<u8>) -> Option<NamedTarget> {
     if value.is_empty() {
         return None;
     }
     let is_command = match (section.name.as_slice(), name) {
-        (b"include" | b"includeif", b"path") => return Some(Named::Include(value)),
-        (b"core", b"hookspath") => return Some(Named::Hooks(value)),
-        (b"core", b"worktree") => return Some(Named::Worktree(value)),
+        (b"include" | b"includeif", b"path") => return Some(NamedTarget::Include(value)),
+        (b"core", b"hookspath") => return Some(NamedTarget::Hooks(value)),
+        (b"core", b"worktree") => return Some(NamedTarget::Worktree(value)),
         (b"init", b"templatedir") | (b"gpg", b"allowedsignersfile" | b"revocationfile") => {
-            return Some(Named::Path(value));
+            return Some(NamedTarget::Path(value));
         }
         // A name of another alias, or of a command of git's own, is none of a program.
         (b"alias", _) => value.first() == Some(&b'!') || value.windows(2).any(|two| two == b"-c"),
@@ -119,8 +119,8 @@ fn named(section: &ConfigSection, name: &[u8], value: Vec<u8>) -> Option<Named> 
     };
     // What stands for the URL is a command there.
     match section.name.as_slice() {
-        b"url" if is_command => section.subsection.clone().map(Named::Command),
-        _ => is_command.then_some(Named::Command(value)),
+        b"url" if is_command => section.subsection.clone().map(NamedTarget::Command),
+        _ => is_command.then_some(NamedTarget::Command(value)),
     }
 }
 
@@ -251,11 +251,11 @@ mod tests {
     fn shown(text: &str) -> Vec<String> {
         let show = |name: GitNames| {
             let (kind, value) = match name.what {
-                Named::Include(value) => ("include", value),
-                Named::Hooks(value) => ("hooks", value),
-                Named::Path(value) => ("path", value),
-                Named::Worktree(value) => ("worktree", value),
-                Named::Command(value) => ("command", value),
+                NamedTarget::Include(value) => ("include", value),
+                NamedTarget::Hooks(value) => ("hooks", value),
+                NamedTarget::Path(value) => ("path", value),
+                NamedTarget::Worktree(value) => ("worktree", value),
+                NamedTarget::Command(value) => ("command", value),
             };
             format!("{}: {kind} {}", name.key, String::from_utf8(value).unwrap())
         };

@@ -3,7 +3,7 @@
 /// What separates words in what a shell reads, with what joins an option to its value.
 const SEPARATORS: &[u8] = b" \t\r\n\"'`=,;|&()<>[]{}!:";
 /// The longest word that can be a path.
-const LONGEST: usize = 4095;
+const MAX_LENGTH: usize = 4095;
 
 /// The words of `text` that may be paths, without variables that they begin with: `"$GIT_DIR/x"` and
 /// `"$(git rev-parse --show-toplevel)/x"` both give `/x`, which is to be looked for wherever they may stand for.
@@ -11,7 +11,7 @@ pub fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let words = text.split(|byte| SEPARATORS.contains(byte));
     words.map(without_variable).filter(|word| {
         let is_path = !matches!(*word, b"" | b"." | b".." | b"/" | b"~");
-        is_path && word.len() <= LONGEST && word[0] != b'-' && !word.contains(&0)
+        is_path && word.len() <= MAX_LENGTH && word[0] != b'-' && !word.contains(&0)
     })
 }
 

@@ -21,7 +21,7 @@ impl Daemon {
     /// Makes a sandbox, or hands out one that was made ahead.
     ///
     /// # Errors
-    /// `Forbidden`, `Invalid`, `UnknownTemplate`, `Unsupported`, `QuotaExceeded`, `Overloaded`, `Draining`, `Keeper`.
+    /// `Forbidden`, `Invalid`, `UnknownTemplate`, `Unsupported`, `QuotaExceeded`, `Overloaded`, `Draining`, `Supervisor`.
     pub async fn create(&self, caller: &Caller, request: CreateRequest) -> Result<SandboxView, DaemonError> {
         caller.require(Scope::Create)?;
         self.services.creator.create(caller, request).await
@@ -32,7 +32,7 @@ impl Daemon {
     /// # Errors
     /// When no fork can be: `NotFound`, `Forbidden`, `Invalid`, `Conflict` for one that is paused or whose template was built
     /// again since, `Unsupported`, `QuotaExceeded`, `Overloaded`, `Draining`, `Contexts` where they cannot be carried,
-    /// `NotCopied`, `Keeper`.
+    /// `NotCopied`, `Supervisor`.
     pub async fn fork(&self, caller: &Caller, id: &str, request: ForkRequest) -> Result<ForkResults, DaemonError> {
         caller.require(Scope::Create)?;
         self.services.forker.fork(caller, id, request).await
@@ -95,7 +95,7 @@ impl Daemon {
     /// extended. Says whether it was resumed.
     ///
     /// # Errors
-    /// `NotFound`, `Forbidden`, `Invalid`, `Conflict` while something else is being done with it for long, `Keeper`; for
+    /// `NotFound`, `Forbidden`, `Invalid`, `Conflict` while something else is being done with it for long, `Supervisor`; for
     /// a paused one `QuotaExceeded` and `Overloaded`, as for one that is made.
     pub async fn connect(
         &self,

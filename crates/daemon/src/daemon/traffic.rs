@@ -28,23 +28,23 @@ impl Daemon {
         listing::find_by_access_token(&self.services.core.sandboxes, is_right)
     }
 
-    /// The keeper of a running sandbox, for the data plane, which has checked who asks. One that is paused is resumed
+    /// The supervisor of a running sandbox, for the data plane, which has checked who asks. One that is paused is resumed
     /// if traffic resumes it.
     ///
     /// # Errors
-    /// `NotFound`, `Conflict` if it is paused, `Keeper`; `QuotaExceeded` and `Overloaded` where it cannot be resumed now.
-    pub async fn keeper(&self, id: &str) -> Result<SupervisorClient, DaemonError> {
-        let found = self.services.changer.keeper(id, WhenPaused::Resume).await;
-        found.map(|(_, keeper)| keeper)
+    /// `NotFound`, `Conflict` if it is paused, `Supervisor`; `QuotaExceeded` and `Overloaded` where it cannot be resumed now.
+    pub async fn supervisor(&self, id: &str) -> Result<SupervisorClient, DaemonError> {
+        let found = self.services.changer.supervisor(id, WhenPaused::Resume).await;
+        found.map(|(_, supervisor)| supervisor)
     }
 
-    /// As [`Self::keeper`], for what no sandbox is resumed for.
+    /// As [`Self::supervisor`], for what no sandbox is resumed for.
     ///
     /// # Errors
-    /// As [`Self::keeper`].
-    pub async fn keeper_unless_paused(&self, id: &str) -> Result<SupervisorClient, DaemonError> {
-        let found = self.services.changer.keeper(id, WhenPaused::Leave).await;
-        found.map(|(_, keeper)| keeper)
+    /// As [`Self::supervisor`].
+    pub async fn supervisor_unless_paused(&self, id: &str) -> Result<SupervisorClient, DaemonError> {
+        let found = self.services.changer.supervisor(id, WhenPaused::Leave).await;
+        found.map(|(_, supervisor)| supervisor)
     }
 
     /// The contexts of a sandbox, which is resumed by this when traffic resumes it. Who asks was checked.
@@ -52,7 +52,7 @@ impl Daemon {
     /// Drivers that an earlier daemon started are found again. They outlive this daemon, too.
     ///
     /// # Errors
-    /// `NotFound`, `Conflict` if it is paused, `Keeper`.
+    /// `NotFound`, `Conflict` if it is paused, `Supervisor`.
     pub async fn contexts(&self, id: &str) -> Result<Arc<SandboxContexts>, DaemonError> {
         self.contexts_when(id, WhenPaused::Resume).await
     }
@@ -66,7 +66,7 @@ impl Daemon {
     }
 
     async fn contexts_when(&self, id: &str, when_paused: WhenPaused) -> Result<Arc<SandboxContexts>, DaemonError> {
-        let (entry, _keeper) = self.services.changer.keeper(id, when_paused).await?;
+        let (entry, _supervisor) = self.services.changer.supervisor(id, when_paused).await?;
         // One that ended meanwhile has none any more.
         if !self.services.core.sandboxes.has(&entry) {
             return Err(DaemonError::not_found(id));

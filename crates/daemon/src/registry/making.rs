@@ -126,9 +126,9 @@ pub(super) fn insert(
 
 fn add_sandbox(connection: &Connection, row: &SandboxRow) -> Result<(), RegistryError> {
     let query = "INSERT INTO sandboxes (id, key_id, state, template, spec, metadata, started_ms, end_ms, auto_pause,
-            auto_resume, access_token, traffic_token, keeper_pid, keeper_start, keeper_boot, generation, idempotency_key)
+            auto_resume, access_token, traffic_token, supervisor_pid, supervisor_start, supervisor_boot, generation, idempotency_key)
         VALUES (:id, :key_id, :state, :template, :spec, :metadata, :started_ms, :end_ms, :auto_pause,
-            :auto_resume, :access_token, :traffic_token, :keeper_pid, :keeper_start, :keeper_boot, :generation,
+            :auto_resume, :access_token, :traffic_token, :supervisor_pid, :supervisor_start, :supervisor_boot, :generation,
             :idempotency_key)";
     write_sandbox(row, |parameters| {
         insert(connection, "a sandbox of this id or request", query, parameters)
@@ -139,7 +139,7 @@ fn set_sandbox(connection: &Connection, row: &SandboxRow) -> Result<(), Registry
     let query = "UPDATE sandboxes SET key_id = :key_id, state = :state, template = :template, spec = :spec,
             metadata = :metadata, started_ms = :started_ms, end_ms = :end_ms, auto_pause = :auto_pause,
             auto_resume = :auto_resume, access_token = :access_token, traffic_token = :traffic_token,
-            keeper_pid = :keeper_pid, keeper_start = :keeper_start, keeper_boot = :keeper_boot,
+            supervisor_pid = :supervisor_pid, supervisor_start = :supervisor_start, supervisor_boot = :supervisor_boot,
             generation = :generation,
             idempotency_key = :idempotency_key
         WHERE id = :id AND generation = :generation - 1";
@@ -152,9 +152,12 @@ fn write_sandbox<T>(
     write: impl FnOnce(&[(&str, &dyn rusqlite::ToSql)]) -> Result<T, RegistryError>,
 ) -> Result<T, RegistryError> {
     let metadata = to_json(&row.metadata)?;
-    let keeper_pid = row.keeper.map(|keeper| keeper.pid);
-    let keeper_start = row.keeper.map(|keeper| keeper.start_ticks.cast_signed());
-    let keeper_boot = row.keeper.and_then(|keeper| keeper.boot).map(|boot| boot.to_string());
+    let supervisor_pid = row.supervisor.map(|supervisor| supervisor.pid);
+    let supervisor_start = row.supervisor.map(|supervisor| supervisor.start_ticks.cast_signed());
+    let supervisor_boot = row
+        .supervisor
+        .and_then(|supervisor| supervisor.boot)
+        .map(|boot| boot.to_string());
     write(named_params! {
         ":id": row.id,
         ":key_id": row.key_id,
@@ -168,9 +171,9 @@ fn write_sandbox<T>(
         ":auto_resume": row.auto_resume,
         ":access_token": row.access_token,
         ":traffic_token": row.traffic_token,
-        ":keeper_pid": keeper_pid,
-        ":keeper_start": keeper_start,
-        ":keeper_boot": keeper_boot,
+        ":supervisor_pid": supervisor_pid,
+        ":supervisor_start": supervisor_start,
+        ":supervisor_boot": supervisor_boot,
         ":generation": row.generation,
         ":idempotency_key": row.idempotency_key,
     })

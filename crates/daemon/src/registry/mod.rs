@@ -29,8 +29,8 @@ pub use making::Change;
 use offleash_store::StateDirectory;
 pub use reading::EventsQuery;
 pub use rows::{
-    BootId, EventKind, EventRow, KeeperProcess, KeyRow, LogRow, MetricRow, Quota, SandboxRow, SandboxState, Scope,
-    Scopes, UnknownWord,
+    BootId, EventKind, EventRow, KeyRow, LogRow, MetricRow, Quota, SandboxRow, SandboxState, Scope, Scopes,
+    SupervisorProcess, UnknownWord,
 };
 use rusqlite::{Connection, OpenFlags};
 pub use secrets::SecretRow;

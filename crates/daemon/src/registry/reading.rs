@@ -8,7 +8,7 @@ use rusqlite::Row;
 
 use super::Registry;
 use super::error::RegistryError;
-use super::rows::{EventRow, KeeperProcess, KeyRow, LogRow, MetricRow, SandboxRow};
+use super::rows::{EventRow, KeyRow, LogRow, MetricRow, SandboxRow, SupervisorProcess};
 
 /// Which events are wanted.
 #[derive(Debug, Clone, Default)]
@@ -168,13 +168,13 @@ fn event_row(row: &Row<'_>) -> Result<EventRow, RegistryError> {
 
 fn sandbox_row(row: &Row<'_>) -> Result<SandboxRow, RegistryError> {
     let metadata: String = column(row, "metadata")?;
-    let pid: Option<i32> = column(row, "keeper_pid")?;
-    let start: Option<i64> = column(row, "keeper_start")?;
-    let boot: Option<String> = column(row, "keeper_boot")?;
+    let pid: Option<i32> = column(row, "supervisor_pid")?;
+    let start: Option<i64> = column(row, "supervisor_start")?;
+    let boot: Option<String> = column(row, "supervisor_boot")?;
     let boot = boot
         .map(|text| text.parse())
         .transpose()
-        .map_err(|error| RegistryError::damaged(format!("column `keeper_boot`: {error}")))?;
+        .map_err(|error| RegistryError::damaged(format!("column `supervisor_boot`: {error}")))?;
     Ok(SandboxRow {
         id: column(row, "id")?,
         key_id: column(row, "key_id")?,
@@ -188,7 +188,7 @@ fn sandbox_row(row: &Row<'_>) -> Result<SandboxRow, RegistryError> {
         auto_resume: column(row, "auto_resume")?,
         access_token: column(row, "access_token")?,
         traffic_token: column(row, "traffic_token")?,
-        keeper: pid.zip(start).map(|(pid, start)| KeeperProcess {
+        supervisor: pid.zip(start).map(|(pid, start)| SupervisorProcess {
             pid,
             start_ticks: start.cast_unsigned(),
             boot,

@@ -36,7 +36,7 @@ pub struct SandboxRow {
     /// What its other ports ask for.
     pub traffic_token: Option<String>,
     /// The process that holds it.
-    pub keeper: Option<KeeperProcess>,
+    pub supervisor: Option<SupervisorProcess>,
     /// Counts the writes of this row.
     pub generation: i64,
     /// What its creator called the request, so that a repeated one makes no second sandbox.
@@ -45,7 +45,7 @@ pub struct SandboxRow {
 
 /// A process, told from a later one with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KeeperProcess {
+pub struct SupervisorProcess {
     /// Its process id.
     pub pid: i32,
     /// When it was started, in the kernel's ticks since boot (proc_pid_stat(5), `starttime`).

@@ -52,9 +52,9 @@ CREATE TABLE sandboxes (
     auto_resume INTEGER NOT NULL,
     access_token TEXT,
     traffic_token TEXT,
-    keeper_pid INTEGER,
-    keeper_start INTEGER,
-    keeper_boot TEXT,
+    supervisor_pid INTEGER,
+    supervisor_start INTEGER,
+    supervisor_boot TEXT,
     generation INTEGER NOT NULL,
     idempotency_key TEXT
 ) STRICT;

@@ -50,7 +50,7 @@ fn sandbox(id: &str) -> SandboxRow {
         auto_resume: false,
         access_token: Some("t".into()),
         traffic_token: None,
-        keeper: Some(KeeperProcess {
+        supervisor: Some(SupervisorProcess {
             pid: 7,
             start_ticks: u64::MAX,
             boot: Some("0badcafe-0000-4000-8000-00000000000f".parse().unwrap()),

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::error::DaemonError;
 use crate::history::EndCause;
 use crate::origin::TemplateOrigin;
-use crate::registry::{KeeperProcess, SandboxRow, SandboxState};
+use crate::registry::{SandboxRow, SandboxState, SupervisorProcess};
 use crate::request::{NAME_LABEL, OnTimeout};
 use crate::secret_use::SecretVersions;
 use crate::specification::Specification;
@@ -34,7 +34,7 @@ pub(crate) struct SandboxEntry {
     writing: tokio::sync::Mutex<()>,
     /// Whether its time was found to be up.
     expiring: AtomicBool,
-    /// Whether its keeper has ended.
+    /// Whether its supervisor has ended.
     ended: watch::Sender<bool>,
     /// Whether an earlier daemon made it, and may have started what this one knows nothing of.
     is_adopted: bool,
@@ -193,14 +193,14 @@ impl SandboxEntry {
     }
 
     /// The process that holds it, as recorded.
-    pub(crate) fn keeper_process(&self) -> Option<KeeperProcess> {
-        self.facts().row.keeper
+    pub(crate) fn supervisor_process(&self) -> Option<SupervisorProcess> {
+        self.facts().row.supervisor
     }
 
     /// Sets the process that holds it before it is in the registry; its row then.
-    pub(crate) fn with_keeper(&self, process: KeeperProcess) -> SandboxRow {
+    pub(crate) fn with_supervisor(&self, process: SupervisorProcess) -> SandboxRow {
         let mut facts = self.facts();
-        facts.row.keeper = Some(process);
+        facts.row.supervisor = Some(process);
         facts.row.clone()
     }
 
@@ -304,17 +304,17 @@ impl SandboxEntry {
         self.expiring.store(false, Ordering::Release);
     }
 
-    /// Its keeper has ended.
-    pub(crate) fn note_keeper_ended(&self) {
+    /// Its supervisor has ended.
+    pub(crate) fn note_supervisor_ended(&self) {
         self.ended.send_replace(true);
     }
 
-    pub(crate) fn has_keeper_ended(&self) -> bool {
+    pub(crate) fn has_supervisor_ended(&self) -> bool {
         *self.ended.borrow()
     }
 
-    /// Waits until its keeper has ended.
-    pub(crate) async fn keeper_ended(&self) {
+    /// Waits until its supervisor has ended.
+    pub(crate) async fn supervisor_ended(&self) {
         // The sender is in the entry, so the channel is not closed.
         let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
     }

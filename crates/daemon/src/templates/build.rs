@@ -9,7 +9,7 @@ use std::path::Path;
 use offleash_core::text::one_line;
 use offleash_supervisor::roles::SupervisorRole;
 use offleash_supervisor::templates::{BuildEvent, BuildOrder};
-use offleash_sys::spawn::{Orphaned, Session, Spawn, spawn};
+use offleash_sys::spawn::{OrphanFate, SessionChoice, SpawnCommand, spawn};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, WaitIdStatus, pidfd_open};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -30,15 +30,15 @@ pub(super) async fn build(program: Option<&Path>, order: &BuildOrder, tell: impl
         .as_bytes()
         .to_vec();
     let env = owners_variables();
-    let spawned = spawn(&Spawn {
+    let spawned = spawn(&SpawnCommand {
         argv: &SupervisorRole::BuildTemplate.arguments(&argv),
         env: &env,
         cwd: Some(b"/"),
         descriptors: &[theirs.as_fd(), telling.as_fd(), telling.as_fd()],
         user: None,
-        session: Session::New,
+        session: SessionChoice::New,
         // Threads of the event loop end with the daemon.
-        orphaned: Orphaned::Dies,
+        orphaned: OrphanFate::Dies,
     })
     .map_err(io::Error::other)?;
     drop((theirs, telling));
@@ -111,14 +111,14 @@ mod tests {
 
     async fn told_of(script: &str) -> String {
         let null = std::fs::File::open("/dev/null").unwrap();
-        let spawned = spawn(&Spawn {
+        let spawned = spawn(&SpawnCommand {
             argv: &["/bin/sh", "-c", script].map(|word| word.as_bytes().to_vec()),
             env: &[],
             cwd: None,
             descriptors: &[null.as_fd(); 3],
             user: None,
-            session: Session::New,
-            orphaned: Orphaned::Dies,
+            session: SessionChoice::New,
+            orphaned: OrphanFate::Dies,
         });
         let pid = Pid::from_raw(spawned.unwrap().pid).unwrap();
         let process = Process::new(pidfd_open(pid, PidfdFlags::empty()).unwrap());

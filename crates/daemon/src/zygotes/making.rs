@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use offleash_core::error::with_causes;
 use offleash_core::id::RunId;
-use offleash_core::spec::{Descent, ProcessRef};
+use offleash_core::spec::{ProcessRef, ZygoteRole};
 use offleash_core::template::PythonModule;
 use offleash_core::units::{Bytes, CpuCount};
 use offleash_interpreter::zygote;
@@ -32,7 +32,7 @@ const COPY_BYTES: u64 = 1024 * 1024;
 /// A zygote that was made.
 pub(super) struct MadeZygote {
     pub(super) id: RunId,
-    pub(super) keeper: SupervisorClient,
+    pub(super) supervisor: SupervisorClient,
     pub(super) process: Process,
     pub(super) stream: ExecStream,
     pub(super) first: ProcessRef,
@@ -66,13 +66,13 @@ async fn make_as(
         .give(&order(host, config, id, origin), config.create_timeout)
         .await;
     let begun = match given {
-        Ok(_made) => begin(host.keeper(id), imports).await,
+        Ok(_made) => begin(host.supervisor(id), imports).await,
         Err(error) => Err(error),
     };
     match begun {
-        Ok((keeper, stream, first)) => Ok(MadeZygote {
+        Ok((supervisor, stream, first)) => Ok(MadeZygote {
             id: id.clone(),
-            keeper,
+            supervisor,
             process: watched,
             stream,
             first,
@@ -88,7 +88,7 @@ async fn make_as(
 
 /// Starts the interpreter, and waits until it takes requests.
 async fn begin(
-    keeper: SupervisorClient,
+    supervisor: SupervisorClient,
     imports: &[PythonModule],
 ) -> Result<(SupervisorClient, ExecStream, ProcessRef), DaemonError> {
     let start = StartExec {
@@ -98,16 +98,16 @@ async fn begin(
     };
     let modules: Vec<String> = imports.iter().map(PythonModule::to_string).collect();
     let input = zygote::input(&modules).map_err(not_started)?;
-    let mut stream = keeper.start(start).await.map_err(not_started)?;
+    let mut stream = supervisor.start(start).await.map_err(not_started)?;
     let which = Selector::Pid(stream.pid());
     for piece in input.chunks(INPUT_CHUNK) {
-        keeper.input(&which, piece.to_vec()).await.map_err(not_started)?;
+        supervisor.input(&which, piece.to_vec()).await.map_err(not_started)?;
     }
     let said = timeout(IMPORT_TIMEOUT, listening(&mut stream)).await;
     said.unwrap_or_else(|_| Err("it did not listen in time".to_owned()))
         .map_err(not_started)?;
-    let first = keeper.first_process().await.map_err(not_started)?;
-    Ok((keeper, stream, first))
+    let first = supervisor.first_process().await.map_err(not_started)?;
+    Ok((supervisor, stream, first))
 }
 
 fn not_started(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> DaemonError {
@@ -145,7 +145,7 @@ fn order(host: &SandboxHost, config: &DaemonConfig, id: &RunId, origin: &Templat
         limits: limits(config),
         network: NetworkOrder::default(),
         allow_ptrace: false,
-        descent: Descent::Zygote,
+        descent: ZygoteRole::Zygote,
         wants_copy: false,
         is_copied: false,
         longest_hold_ms: None,

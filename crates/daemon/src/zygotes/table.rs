@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use offleash_core::spec::{Descent, ProcessRef};
+use offleash_core::spec::{ProcessRef, ZygoteRole};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -109,14 +109,14 @@ impl ZygoteTable {
     }
 
     /// Where a sandbox of this origin is to be made.
-    pub(super) fn descent(&self, origin: &TemplateOrigin) -> Descent {
+    pub(super) fn descent(&self, origin: &TemplateOrigin) -> ZygoteRole {
         let mut contents = self.lock();
         contents.leave_other_build(origin);
         let Some(held) = contents.by_template.get_mut(&origin.template) else {
-            return Descent::Alone;
+            return ZygoteRole::Alone;
         };
         held.used = Instant::now();
-        held.first.map_or(Descent::Alone, Descent::Below)
+        held.first.map_or(ZygoteRole::Alone, ZygoteRole::Below)
     }
 
     /// Why there is none of a template, if one failed; also while another one is being made.
@@ -335,18 +335,18 @@ mod tests {
         let (first, second) = (origin("a", "1"), origin("a", "2"));
         let (slot, stopped) = all.begin(&first).unwrap();
         assert!(all.begin(&first).is_none());
-        assert_eq!(all.descent(&first), Descent::Alone);
+        assert_eq!(all.descent(&first), ZygoteRole::Alone);
         all.is_ready(&slot, process(7));
-        assert_eq!(all.descent(&first), Descent::Below(process(7)));
+        assert_eq!(all.descent(&first), ZygoteRole::Below(process(7)));
         assert_eq!(all.ready(), [("a".to_owned(), process(7))]);
         let (other, _stopped) = all.begin(&second).unwrap();
         assert_eq!(*stopped.borrow(), StopRequest::Unused);
-        assert_eq!(all.descent(&second), Descent::Alone);
+        assert_eq!(all.descent(&second), ZygoteRole::Alone);
         // What is said of the one before concerns nobody.
         all.is_ready(&slot, process(7));
         all.end(&slot);
         all.is_ready(&other, process(8));
-        assert_eq!(all.descent(&second), Descent::Below(process(8)));
+        assert_eq!(all.descent(&second), ZygoteRole::Below(process(8)));
     }
 
     #[test]
@@ -371,7 +371,7 @@ mod tests {
         let (slot, _stopped) = all.begin(&wanted).unwrap();
         assert!(all.fail(&slot, AFTER_FAILURES, "another"));
         assert_eq!(all.lock().by_template["a"].pause(), Duration::from_secs(1));
-        assert_eq!(all.descent(&wanted), Descent::Alone);
+        assert_eq!(all.descent(&wanted), ZygoteRole::Alone);
     }
 
     #[test]

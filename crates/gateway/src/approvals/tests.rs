@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::mpsc;
 
-use offleash_core::network::{Protocol, RuleVerdict};
+use offleash_core::network::{RuleVerdict, SpokenProtocol};
 use rustix::event::{PollFd, PollFlags, poll};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
@@ -12,10 +12,10 @@ use crate::questions::Notice;
 
 const FOREVER: Duration = Duration::from_secs(3600);
 
-const ASKED: Decision<'static> = Decision {
+const ASKED: RuleDecision<'static> = RuleDecision {
     verdict: RuleVerdict::Ask,
     rule: None,
-    protocol: Protocol::Auto,
+    protocol: SpokenProtocol::Auto,
 };
 
 fn host(text: &str) -> Host {
@@ -25,7 +25,7 @@ fn host(text: &str) -> Host {
 /// Runs `ask` with somebody who answers each question with what `answer` says of it, and answers what was asked.
 fn with_answers<F: Future<Output = ()>>(
     timeout: Duration,
-    answer: impl Fn(&Question) -> Option<Approval> + Send + 'static,
+    answer: impl Fn(&ApprovalQuestion) -> Option<ApprovalAnswer> + Send + 'static,
     ask: impl FnOnce(Rc<Approvals>) -> F,
 ) -> Vec<String> {
     let questions = Questions::new().unwrap();
@@ -67,7 +67,7 @@ fn with_answers<F: Future<Output = ()>>(
     thread.join().unwrap()
 }
 
-fn connection(approvals: &Rc<Approvals>, name: &str, port: u16) -> JoinHandle<Approval> {
+fn connection(approvals: &Rc<Approvals>, name: &str, port: u16) -> JoinHandle<ApprovalAnswer> {
     let (approvals, host) = (Rc::clone(approvals), host(name));
     spawn_local(async move { approvals.ask(&host, port, &ASKED).await })
 }
@@ -75,9 +75,12 @@ fn connection(approvals: &Rc<Approvals>, name: &str, port: u16) -> JoinHandle<Ap
 #[test]
 fn once_is_for_those_who_waited_and_for_the_run_is_for_all() {
     for (answer, expected) in [
-        (Approval::Once, vec!["a.example:443", "a.example:443", "a.example:80"]),
-        (Approval::Run, vec!["a.example:443", "a.example:80"]),
-        (Approval::Always, vec!["a.example:443", "a.example:80"]),
+        (
+            ApprovalAnswer::Once,
+            vec!["a.example:443", "a.example:443", "a.example:80"],
+        ),
+        (ApprovalAnswer::Run, vec!["a.example:443", "a.example:80"]),
+        (ApprovalAnswer::Always, vec!["a.example:443", "a.example:80"]),
     ] {
         let asked = with_answers(
             FOREVER,
@@ -94,25 +97,25 @@ fn once_is_for_those_who_waited_and_for_the_run_is_for_all() {
 
 #[test]
 fn a_host_that_was_denied_is_not_asked_about_again_at_any_port() {
-    let answer = |question: &Question| {
+    let answer = |question: &ApprovalQuestion| {
         Some(if question.port == 22 {
-            Approval::Denied
+            ApprovalAnswer::Denied
         } else {
-            Approval::Run
+            ApprovalAnswer::Run
         })
     };
     let asked = with_answers(FOREVER, answer, async |approvals| {
         let a = host("a.example");
-        assert_eq!(approvals.ask(&a, 443, &ASKED).await, Approval::Run);
+        assert_eq!(approvals.ask(&a, 443, &ASKED).await, ApprovalAnswer::Run);
         for port in [22, 22, 80] {
-            assert_eq!(approvals.ask(&a, port, &ASKED).await, Approval::Denied);
+            assert_eq!(approvals.ask(&a, port, &ASKED).await, ApprovalAnswer::Denied);
         }
         assert_eq!(
             approvals.ask(&a, 443, &ASKED).await,
-            Approval::Run,
+            ApprovalAnswer::Run,
             "what was allowed stays so"
         );
-        assert_eq!(approvals.ask(&host("b.example"), 80, &ASKED).await, Approval::Run);
+        assert_eq!(approvals.ask(&host("b.example"), 80, &ASKED).await, ApprovalAnswer::Run);
     });
     assert_eq!(asked, ["a.example:443", "a.example:22", "b.example:80"]);
 }
@@ -128,9 +131,9 @@ fn connections_to_the_same_place_wait_for_one_answer() {
             let all: Vec<_> = (0..20).map(|_| connection(&approvals, "a.example", 443)).collect();
             // Each task has its first turn before this one has its second.
             tokio::task::yield_now().await;
-            all_wait.send(Approval::Once).unwrap();
+            all_wait.send(ApprovalAnswer::Once).unwrap();
             for one in all {
-                assert_eq!(one.await.unwrap(), Approval::Once);
+                assert_eq!(one.await.unwrap(), ApprovalAnswer::Once);
             }
         },
     );
@@ -144,7 +147,10 @@ fn nobody_answers_and_it_is_denied_and_not_asked_forever() {
         |_| None,
         async |approvals| {
             for _ in 0..5 {
-                assert_eq!(approvals.ask(&host("a.example"), 443, &ASKED).await, Approval::Timeout);
+                assert_eq!(
+                    approvals.ask(&host("a.example"), 443, &ASKED).await,
+                    ApprovalAnswer::Timeout
+                );
             }
         },
     );
@@ -154,32 +160,32 @@ fn nobody_answers_and_it_is_denied_and_not_asked_forever() {
 #[test]
 fn an_answer_to_another_question_answers_nothing() {
     let questions = Questions::new().unwrap();
-    let question = |id| Question {
+    let question = |id| ApprovalQuestion {
         id,
         host: host("a.example"),
         port: 443,
-        protocol: Protocol::Tls,
+        protocol: SpokenProtocol::Tls,
         rule: None,
         timeout: FOREVER,
     };
     let (first, mut answer) = questions.open(question);
-    questions.answer(first + 1, Approval::Always);
+    questions.answer(first + 1, ApprovalAnswer::Always);
     assert!(answer.try_recv().is_err());
     questions.withdraw(first);
-    questions.answer(first, Approval::Always);
+    questions.answer(first, ApprovalAnswer::Always);
     assert!(answer.try_recv().is_err());
     let (second, mut answer) = questions.open(question);
-    questions.answer(first, Approval::Always);
+    questions.answer(first, ApprovalAnswer::Always);
     assert!(answer.try_recv().is_err());
-    questions.answer(second, Approval::Once);
-    assert_eq!(answer.try_recv(), Ok(Approval::Once));
+    questions.answer(second, ApprovalAnswer::Once);
+    assert_eq!(answer.try_recv(), Ok(ApprovalAnswer::Once));
 }
 
 #[test]
 fn what_waits_is_bounded_and_what_is_beyond_is_denied() {
     let asked = with_answers(
         FOREVER,
-        |question| (question.port == 2).then_some(Approval::Run),
+        |question| (question.port == 2).then_some(ApprovalAnswer::Run),
         async |approvals| {
             // Nobody answers the first, so that all others wait.
             let first = connection(&approvals, "a.example", 1);
@@ -193,14 +199,20 @@ fn what_waits_is_bounded_and_what_is_beyond_is_denied() {
             while !all_wait(&approvals.known.borrow()) {
                 tokio::task::yield_now().await;
             }
-            assert_eq!(approvals.ask(&host("a.example"), 1, &ASKED).await, Approval::TooMany);
-            assert_eq!(approvals.ask(&host("late.example"), 2, &ASKED).await, Approval::TooMany);
-            approvals.questions.answer(1, Approval::Once);
+            assert_eq!(
+                approvals.ask(&host("a.example"), 1, &ASKED).await,
+                ApprovalAnswer::TooMany
+            );
+            assert_eq!(
+                approvals.ask(&host("late.example"), 2, &ASKED).await,
+                ApprovalAnswer::TooMany
+            );
+            approvals.questions.answer(1, ApprovalAnswer::Once);
             for one in followers.into_iter().chain([first]) {
-                assert_eq!(one.await.unwrap(), Approval::Once);
+                assert_eq!(one.await.unwrap(), ApprovalAnswer::Once);
             }
             for other in others {
-                assert_eq!(other.await.unwrap(), Approval::Run);
+                assert_eq!(other.await.unwrap(), ApprovalAnswer::Run);
             }
         },
     );
@@ -211,30 +223,30 @@ fn what_waits_is_bounded_and_what_is_beyond_is_denied() {
 fn a_run_has_only_so_many_questions() {
     let asked = with_answers(
         FOREVER,
-        |_| Some(Approval::Once),
+        |_| Some(ApprovalAnswer::Once),
         async |approvals| {
-            for number in 0..MOST_QUESTIONS + 3 {
+            for number in 0..MAX_QUESTIONS + 3 {
                 let approval = approvals.ask(&host("a.example"), 443, &ASKED).await;
-                assert_eq!(approval.allows(), number < MOST_QUESTIONS, "{number}: {approval:?}");
+                assert_eq!(approval.allows(), number < MAX_QUESTIONS, "{number}: {approval:?}");
             }
         },
     );
-    assert_eq!(asked.len(), MOST_QUESTIONS);
+    assert_eq!(asked.len(), MAX_QUESTIONS);
 }
 
 #[test]
 fn questions_that_nobody_could_be_asked_do_not_count() {
     let asked = with_answers(
         FOREVER,
-        |_| Some(Approval::NoTerminal),
+        |_| Some(ApprovalAnswer::NoTerminal),
         async |approvals| {
-            for _ in 0..MOST_QUESTIONS + 3 {
+            for _ in 0..MAX_QUESTIONS + 3 {
                 assert_eq!(
                     approvals.ask(&host("a.example"), 443, &ASKED).await,
-                    Approval::NoTerminal
+                    ApprovalAnswer::NoTerminal
                 );
             }
         },
     );
-    assert_eq!(asked.len(), MOST_QUESTIONS + 3);
+    assert_eq!(asked.len(), MAX_QUESTIONS + 3);
 }

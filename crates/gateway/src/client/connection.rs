@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use offleash_core::network::{Approval, Question};
+use offleash_core::network::{ApprovalAnswer, ApprovalQuestion};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, sockopt};
@@ -19,7 +19,7 @@ use crate::wire::frames::{Incoming, Received, encode, send};
 use crate::wire::{ErrorForm, Order, Report};
 
 /// How long the gateway may take to take an order, or to carry it out. It waits for nobody, so that this is long.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// How much there may be for the record in all, in bytes as they come.
 const MAX_SAID: usize = if cfg!(test) { 4 } else { 256 } * 1024 * 1024;
 
@@ -51,11 +51,11 @@ impl OrderSocket {
     pub(super) fn send(&self, order: &Order, descriptors: &[OwnedFd]) -> io::Result<()> {
         let bytes = encode(order)?;
         let _one_at_a_time = self.0.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        send(self.as_fd(), &bytes, descriptors, PATIENCE)
+        send(self.as_fd(), &bytes, descriptors, TIMEOUT)
     }
 
     /// Answers a question. Where the gateway is gone, nobody waits for it.
-    pub(crate) fn answer(&self, question: u64, approval: Approval) {
+    pub(crate) fn answer(&self, question: u64, approval: ApprovalAnswer) {
         let _told = self.send(&Order::Answer { question, approval }, &[]);
     }
 
@@ -321,7 +321,7 @@ impl Connection {
 
     /// Waits for what `found` finds; `None` when it will never be there. A gateway that takes too long is ended.
     fn wait<T>(&self, found: impl Fn(&mut Heard) -> Option<T>) -> Option<T> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         let mut heard = self.heard();
         loop {
             if let Some(found) = found(&mut heard) {
@@ -384,7 +384,7 @@ fn checked(descriptor: Option<OwnedFd>) -> io::Result<OwnedFd> {
 }
 
 /// A question that is no longer than one of ours.
-fn bounded(mut question: Question) -> Question {
+fn bounded(mut question: ApprovalQuestion) -> ApprovalQuestion {
     const MAX_RULE: usize = 2048;
     if let Some(rule) = &mut question.rule {
         rule.truncate(rule.floor_char_boundary(MAX_RULE));

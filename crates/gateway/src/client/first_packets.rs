@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use offleash_core::network::{DomainName, Host, NetworkPolicy, RuleVerdict};
-use offleash_sys::network::queue::{Fate, Queue};
+use offleash_sys::network::queue::{PacketFate, PacketQueue};
 
 use crate::journal::Journal;
 use crate::names::Names;
@@ -25,7 +25,7 @@ const HTTP: u16 = 80;
 /// The queue of first packets, if there is one, and by what they are judged.
 #[derive(Debug)]
 pub(super) struct FirstPackets {
-    queue: Option<Queue>,
+    queue: Option<PacketQueue>,
     judged_by: Mutex<JudgedBy>,
 }
 
@@ -40,7 +40,7 @@ struct JudgedBy {
 type Unmade = (String, u16, Option<String>, String);
 
 impl FirstPackets {
-    pub(super) fn new(queue: Option<Queue>, rules: NetworkPolicy, unknown: Unknown) -> Self {
+    pub(super) fn new(queue: Option<PacketQueue>, rules: NetworkPolicy, unknown: Unknown) -> Self {
         let names = Names::default();
         Self {
             queue,
@@ -48,7 +48,7 @@ impl FirstPackets {
         }
     }
 
-    pub(super) fn queue(&self) -> Option<&Queue> {
+    pub(super) fn queue(&self) -> Option<&PacketQueue> {
         self.queue.as_ref()
     }
 
@@ -77,9 +77,9 @@ impl FirstPackets {
             let fate = match unmade {
                 Some(unmade) => {
                     journal.unmade(SystemTime::now(), unmade);
-                    Fate::Refused
+                    PacketFate::Refused
                 }
-                None => Fate::Passed,
+                None => PacketFate::Passed,
             };
             // A packet that nobody decides is dropped with the queue, and its client asks again.
             let _ = queue.decide(packet, fate);

@@ -13,7 +13,7 @@ use crate::wire::frames::{Incoming, MAX_REPORT, Received};
 use crate::wire::{Order, Report};
 
 /// How long it may take to make an authority.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// It waits for orders, and makes itself ready meanwhile. Dropping it ends it.
 #[derive(Debug)]
@@ -38,18 +38,18 @@ impl GatewayProcess {
     /// When it cannot be executed, or there are no more processes or descriptors.
     #[cfg(not(test))]
     pub fn start() -> io::Result<Self> {
-        use offleash_sys::spawn::{self, Orphaned, Session, Spawn};
+        use offleash_sys::spawn::{self, OrphanFate, SessionChoice, SpawnCommand};
         use rustix::fs::{Mode, OFlags};
 
         let (ours, theirs) = socket::stream_pair()?;
         let nothing = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        let request = Spawn {
+        let request = SpawnCommand {
             argv: &[crate::process::PROCESS_NAME.as_bytes().to_vec()],
             env: &[],
             cwd: Some(b"/"),
             descriptors: &[theirs.as_fd(), nothing.as_fd(), nothing.as_fd()],
-            session: Session::New,
-            orphaned: Orphaned::Dies,
+            session: SessionChoice::New,
+            orphaned: OrphanFate::Dies,
             user: None,
         };
         let spawned = spawn::spawn_file(b"/proc/self/exe", &request).map_err(io::Error::other)?;
@@ -99,7 +99,7 @@ impl GatewayProcess {
     /// # Errors
     /// When it cannot be made, or the process is gone or does not answer.
     pub(crate) fn authority(&mut self) -> io::Result<Vec<u8>> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             match self.incoming.next()? {
                 Some((Report::Authority(made), _)) => return made.map_err(io::Error::other),

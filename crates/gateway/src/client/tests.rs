@@ -12,7 +12,7 @@ use crate::process::{Link, next_order};
 use crate::wire::Report;
 use crate::wire::frames::{Incoming, MAX_ORDER, MAX_REPORT};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A gateway that serves, as it says, and then does what `rest` does.
 fn gateway(rest: impl FnOnce(&Link) + Send + 'static) -> Gateway {
@@ -28,7 +28,7 @@ fn gateway(rest: impl FnOnce(&Link) + Send + 'static) -> Gateway {
 /// Waits until it is lost, and says how.
 fn lost(gateway: Gateway) -> LossCause {
     let mut lives = [PollFd::from_borrowed_fd(gateway.lives(), PollFlags::empty())];
-    let patience = rustix::event::Timespec::try_from(PATIENCE).unwrap();
+    let patience = rustix::event::Timespec::try_from(TIMEOUT).unwrap();
     assert_eq!(rustix::event::poll(&mut lives, Some(&patience)), Ok(1));
     assert!(gateway.has_ended());
     gateway.finish().lost.unwrap().cause
@@ -74,7 +74,7 @@ fn one_that_ends_without_a_word_is_lost_and_orders_return() {
     gateway.close();
     let (told, answer) = channel();
     gateway.connect(80, move |connected| told.send(connected).unwrap());
-    assert!(answer.recv_timeout(PATIENCE).is_err());
+    assert!(answer.recv_timeout(TIMEOUT).is_err());
     assert!(gateway.authority().is_err());
     assert_eq!(lost(gateway), LossCause::Exited(1));
 }
@@ -99,7 +99,7 @@ fn what_is_handed_over_must_be_a_connection() {
         gateway.connect(80, move |connected| told.send(connected.is_ok()).unwrap());
     }
     order.send(()).unwrap();
-    assert_eq!([(); 2].map(|()| answers.recv_timeout(PATIENCE).unwrap()), [false, true]);
+    assert_eq!([(); 2].map(|()| answers.recv_timeout(TIMEOUT).unwrap()), [false, true]);
     drop(done);
 }
 
@@ -127,13 +127,13 @@ fn secrets_and_rules_arrive_as_they_were_and_answers_come_back() {
     }
     // A greeting of SOCKS, and a question for what no rule allows.
     let mut client = std::net::TcpStream::connect(address).unwrap();
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.set_read_timeout(Some(TIMEOUT)).unwrap();
     std::io::Write::write_all(&mut client, &[5, 1, 0, 5, 1, 0, 1, 192, 0, 2, 1, 0, 80]).unwrap();
     let mut answer = [0; 12];
     std::io::Read::read_exact(&mut client, &mut answer).unwrap();
     assert_eq!(answer[3], 2, "not allowed by the rules");
     // It is told at once.
-    let until = std::time::Instant::now() + PATIENCE;
+    let until = std::time::Instant::now() + TIMEOUT;
     while gateway.news().is_empty() {
         assert!(std::time::Instant::now() < until);
         std::thread::yield_now();

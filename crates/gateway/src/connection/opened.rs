@@ -1,6 +1,6 @@
 //! A connection whose requests are judged one by one: what comes before the first of them.
 
-use offleash_core::network::Protocol;
+use offleash_core::network::SpokenProtocol;
 
 use super::{Session, Stopped};
 use crate::http;
@@ -11,12 +11,12 @@ use crate::proxy_request::Way;
 
 impl Session<'_> {
     /// Finds out whether it has TLS, and judges the requests on it.
-    pub(super) async fn opened(&mut self, protocol: Protocol) -> Result<(), Stopped> {
+    pub(super) async fn opened(&mut self, protocol: SpokenProtocol) -> Result<(), Stopped> {
         let decision = self.shared.policy.decide(&self.host, self.port);
         let clear_is_meant = Policy::clear_is_meant(&decision, self.port);
         let read = std::mem::take(&mut self.read);
         let (scheme, read) = match &self.way {
-            Some(Way::Request { .. }) if protocol == Protocol::Tls => {
+            Some(Way::Request { .. }) if protocol == SpokenProtocol::Tls => {
                 return Err(Stopped::Refused("it is not TLS".to_owned()));
             }
             // What is asked of a proxy as a request is one.
@@ -35,11 +35,11 @@ impl Session<'_> {
     }
 
     /// Whether it has TLS, whose greeting is then read and checked, and what was read.
-    async fn begun(&mut self, protocol: Protocol, mut read: Vec<u8>) -> Result<(Scheme, Vec<u8>), Stopped> {
+    async fn begun(&mut self, protocol: SpokenProtocol, mut read: Vec<u8>) -> Result<(Scheme, Vec<u8>), Stopped> {
         let has_tls = match protocol {
-            Protocol::Tls => true,
-            Protocol::Http => false,
-            Protocol::Auto | Protocol::Tcp => {
+            SpokenProtocol::Tls => true,
+            SpokenProtocol::Http => false,
+            SpokenProtocol::Auto | SpokenProtocol::Tcp => {
                 if read.is_empty() {
                     self.read_more(&mut read).await?;
                 }

@@ -9,13 +9,13 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{PATIENCE, Session, Stopped, broken, host_at, reset};
+use super::{Session, Stopped, TIMEOUT, broken, host_at, reset};
 use crate::http;
 use crate::proxy_request::{Failing, Progress, ProxyRequestError, ProxyRequestReader, Way};
 use crate::shared::Shared;
 
 /// How long a client may take to read why it was refused.
-const FAREWELL: Duration = Duration::from_secs(2);
+const LINGER: Duration = Duration::from_secs(2);
 
 /// Serves a connection that the sandbox made to `listener` itself, which is a proxy then, and tells the journal.
 pub(crate) async fn serve(shared: Rc<Shared>, client: TcpStream, listener: SocketAddr) {
@@ -26,7 +26,7 @@ pub(crate) async fn serve(shared: Rc<Shared>, client: TcpStream, listener: Socke
 
 impl Session<'_> {
     async fn ask_and_run(&mut self) -> Result<(), Stopped> {
-        let question = timeout(PATIENCE, self.question()).await;
+        let question = timeout(TIMEOUT, self.question()).await;
         match question.unwrap_or_else(|_| Err(Stopped::Refused("it did not say what it wanted in time".to_owned()))) {
             Ok(Some(named)) => {
                 self.host = named;
@@ -94,7 +94,7 @@ impl Session<'_> {
             (None, ProxyRequestError::Authentication) => crate::proxy_request::NO_METHOD.to_vec(),
             (None, _) => Vec::new(),
         };
-        let _ = timeout(FAREWELL, http::say(&mut self.client, &answer)).await;
+        let _ = timeout(LINGER, http::say(&mut self.client, &answer)).await;
         Stopped::Refused(reason)
     }
 
@@ -137,7 +137,7 @@ impl Session<'_> {
             Stopped::Failed(_) => Failing::Failed,
         };
         let answer = way.not_made(failing).unwrap_or_else(|| self.explanation(stopped));
-        let _ = timeout(FAREWELL, http::say(&mut self.client, &answer)).await;
+        let _ = timeout(LINGER, http::say(&mut self.client, &answer)).await;
         true
     }
 }

@@ -23,7 +23,7 @@ use crate::secrets::Secrets;
 use crate::upstream::{Upstream, WayOut};
 use crate::{Config, Gateway, Outcome, Reach, Resolvers, Trust};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const NAME: &str = "a.example";
 /// Where it leads. Addresses of loopback can be used as they are, and rules for addresses open them.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 83, 0, 1);
@@ -125,7 +125,7 @@ impl Setting {
         };
         let gateway = Gateway::start(config, sockets).unwrap();
         let mut client = TcpStream::connect(at).unwrap();
-        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.set_read_timeout(Some(TIMEOUT)).unwrap();
         let length = u8::try_from(NAME.len()).unwrap();
         let question = [&[5, 1, 0, 5, 1, 0, 3, length][..], NAME.as_bytes(), &port.to_be_bytes()].concat();
         client.write_all(&question).unwrap();
@@ -170,7 +170,7 @@ impl Setting {
 #[test]
 fn what_is_dialled_is_judged_by_the_rules_of_that_moment() {
     let mut setting = Setting::new("tcp", false);
-    setting.resolver.asked.recv_timeout(PATIENCE).unwrap();
+    setting.resolver.asked.recv_timeout(TIMEOUT).unwrap();
     setting.deny("tcp");
     setting.resolver.answers.send(()).unwrap();
     // "Connection not allowed by ruleset".
@@ -263,7 +263,7 @@ fn shared(successor: Successor) -> Shared {
         policy: Policy::new(NetworkPolicy::default(), Vec::new(), Unknown::Denied),
         is_closed: false,
         closures: 0,
-        approvals: Rc::new(Approvals::new(Questions::new().unwrap(), PATIENCE)),
+        approvals: Rc::new(Approvals::new(Questions::new().unwrap(), TIMEOUT)),
         secrets: Secrets::default(),
         names: Rc::default(),
         upstream: Rc::new(Upstream::at_any_rate(

@@ -27,7 +27,7 @@ fn refusals_of_accepted_connections_are_told_together_unless_there_is_more_to_te
     for _ in 0..CONNECTIONS {
         journal.connection(accepted("a.example"));
     }
-    let asked = Some(Approval::Denied);
+    let asked = Some(ApprovalAnswer::Denied);
     for more in [
         Connection {
             sent: 1,

@@ -22,13 +22,13 @@ use super::client_stream::ClientStream;
 use super::exchange::Exchange;
 use super::judged_stream::JudgedStream;
 use super::{Opening, websocket};
-use crate::connection::{PATIENCE, Stopped};
+use crate::connection::{Stopped, TIMEOUT};
 use crate::http_head::Scheme;
 
 /// How long a connection may be without a request.
 const IDLE: Duration = Duration::from_secs(300);
 /// How long the last words may take.
-const FAREWELL: Duration = Duration::from_secs(2);
+const LINGER: Duration = Duration::from_secs(2);
 /// How long the head of a request may take, and with it the pause before it.
 const HEAD: Duration = Duration::from_secs(320);
 /// The most that the head of a request may have.
@@ -70,7 +70,7 @@ pub(super) async fn serve(opening: &Opening, exchange: Rc<Exchange>, stream: Cli
         .borrow_mut()
         .config(&exchange.to.host)
         .map_err(Stopped::Failed)?;
-    let stream = match timeout(PATIENCE, TlsAcceptor::from(config).accept(stream)).await {
+    let stream = match timeout(TIMEOUT, TlsAcceptor::from(config).accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return Err(Stopped::Failed(distrusted(&error))),
         Err(_) => return Err(Stopped::Refused("its TLS handshake was not done in time".to_owned())),
@@ -117,7 +117,7 @@ async fn speak_http2(exchange: Rc<Exchange>, stream: impl AsyncRead + AsyncWrite
         ended = connection.as_mut() => ended,
         () = idle(&exchange) => {
             connection.as_mut().graceful_shutdown();
-            timeout(FAREWELL, connection.as_mut()).await.unwrap_or(Ok(()))
+            timeout(LINGER, connection.as_mut()).await.unwrap_or(Ok(()))
         }
     };
     judge_end(ended)
@@ -158,10 +158,10 @@ async fn speak_http1(exchange: Rc<Exchange>, stream: impl AsyncRead + AsyncWrite
         return Ok(());
     }
     // Whoever has gone need not hear it.
-    let _ = timeout(FAREWELL, stream.shutdown()).await;
+    let _ = timeout(LINGER, stream.shutdown()).await;
     match exchange.framing.refused() {
         Some(error) => {
-            let _ = timeout(FAREWELL, until_it_ends(&mut stream)).await;
+            let _ = timeout(LINGER, until_it_ends(&mut stream)).await;
             Err(error.into())
         }
         None => judge_end(ended),

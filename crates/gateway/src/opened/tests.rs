@@ -18,7 +18,7 @@ use hyper::client::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use offleash_core::limits::Limits;
-use offleash_core::network::secret::{Placeholder, Secret, SecretValue};
+use offleash_core::network::secret::{NamedSecret, Placeholder, SecretValue};
 use offleash_core::network::{HeaderRule, NetworkPolicy, NetworkRule, RequestRules, RuleVerdict};
 use rustls::crypto::ring;
 use rustls::pki_types::CertificateDer;
@@ -75,13 +75,13 @@ fn trailers(protocol: &[u8]) -> HeaderMap {
 }
 
 /// A secret for another host, with the same placeholder every time.
-fn secret() -> Secret {
+fn secret() -> NamedSecret {
     let value = SecretValue::new(b"sk-REALREALREALREAL".to_vec()).unwrap();
     let random = |bytes: &mut [u8]| {
         bytes.fill(7);
         Ok::<(), Infallible>(())
     };
-    Secret {
+    NamedSecret {
         spec: "KEY=env:A@api.example.com".parse().unwrap(),
         placeholder: Placeholder::plausible(&value, random).unwrap(),
         value,

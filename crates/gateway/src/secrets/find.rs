@@ -5,11 +5,11 @@ use http::HeaderValue;
 use http::header::HeaderName;
 use http::request::Parts;
 use memchr::memmem;
-use offleash_core::network::secret::Secret;
+use offleash_core::network::secret::NamedSecret;
 use percent_encoding::percent_decode;
 
 /// The secret whose placeholder is in the head of a request, as it came over the wire.
-pub(super) fn in_head<'a>(secrets: &'a [Secret], head: &[u8]) -> Option<&'a Secret> {
+pub(super) fn in_head<'a>(secrets: &'a [NamedSecret], head: &[u8]) -> Option<&'a NamedSecret> {
     if secrets.is_empty() {
         return None;
     }
@@ -27,26 +27,26 @@ pub(super) fn in_head<'a>(secrets: &'a [Secret], head: &[u8]) -> Option<&'a Secr
 }
 
 /// Whether the placeholder of `secret` is in path, query or headers.
-pub(super) fn in_parts(secret: &Secret, parts: &Parts) -> bool {
+pub(super) fn in_parts(secret: &NamedSecret, parts: &Parts) -> bool {
     in_target(secret, parts) || parts.headers.iter().any(|(name, value)| in_field(secret, name, value))
 }
 
 /// Whether the placeholder of `secret` is in a header or a trailer.
-pub(super) fn in_field(secret: &Secret, name: &HeaderName, value: &HeaderValue) -> bool {
+pub(super) fn in_field(secret: &NamedSecret, name: &HeaderName, value: &HeaderValue) -> bool {
     contains_in_any_case(name.as_str().as_bytes(), secret) || in_value(secret, value.as_bytes())
 }
 
-fn in_target(secret: &Secret, parts: &Parts) -> bool {
+fn in_target(secret: &NamedSecret, parts: &Parts) -> bool {
     let target = parts.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str);
     let authority = parts.uri.authority().map_or("", http::uri::Authority::as_str);
     in_text(secret, target.as_bytes()) || contains_in_any_case(authority.as_bytes(), secret)
 }
 
-fn in_value(secret: &Secret, value: &[u8]) -> bool {
+fn in_value(secret: &NamedSecret, value: &[u8]) -> bool {
     in_text(secret, value) || basic_credentials(value).is_some_and(|credentials| contains(&credentials, secret))
 }
 
-fn in_text(secret: &Secret, text: &[u8]) -> bool {
+fn in_text(secret: &NamedSecret, text: &[u8]) -> bool {
     if contains(text, secret) {
         return true;
     }
@@ -65,16 +65,16 @@ fn in_text(secret: &Secret, text: &[u8]) -> bool {
 }
 
 /// The secret whose placeholder is part of a name, in which case means nothing.
-pub(super) fn in_name<'a>(secrets: &'a [Secret], name: &[u8]) -> Option<&'a Secret> {
+pub(super) fn in_name<'a>(secrets: &'a [NamedSecret], name: &[u8]) -> Option<&'a NamedSecret> {
     secrets.iter().find(|secret| contains_in_any_case(name, secret))
 }
 
 /// Whether the placeholder stands in `text` as it is.
-pub(super) fn contains(text: &[u8], secret: &Secret) -> bool {
+pub(super) fn contains(text: &[u8], secret: &NamedSecret) -> bool {
     memmem::find(text, secret.placeholder.as_str().as_bytes()).is_some()
 }
 
-fn contains_in_any_case(text: &[u8], secret: &Secret) -> bool {
+fn contains_in_any_case(text: &[u8], secret: &NamedSecret) -> bool {
     let needle = secret.placeholder.as_str().as_bytes().to_ascii_lowercase();
     text.len() >= needle.len() && memmem::find(&text.to_ascii_lowercase(), &needle).is_some()
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, HeaderMap, HeaderValue, SEC_WEBSOCKET_EXTENSIONS};
 use http::request::Parts;
 use memchr::memmem;
-use offleash_core::network::secret::Secret;
+use offleash_core::network::secret::NamedSecret;
 
 use super::query;
 
@@ -79,7 +79,7 @@ const HELD_STEP: usize = 64;
 impl Mask {
     /// Finds the values of `secrets`, in the spellings in which they are sent and in which answers repeat them, and
     /// `encoded`, in which they are encoded.
-    pub(super) fn new<'a>(secrets: impl Iterator<Item = &'a Secret>, encoded: &[Vec<u8>]) -> Option<Self> {
+    pub(super) fn new<'a>(secrets: impl Iterator<Item = &'a NamedSecret>, encoded: &[Vec<u8>]) -> Option<Self> {
         let mut needles = Vec::new();
         for secret in secrets {
             let placeholder = secret.placeholder.as_str().as_bytes();

@@ -6,7 +6,7 @@ use http::header::HeaderName;
 use http::request::Parts;
 use memchr::memmem;
 use offleash_core::network::Host;
-use offleash_core::network::secret::{Secret, SecretPlace};
+use offleash_core::network::secret::{NamedSecret, SecretPlace};
 
 use super::{Misused, Secrets, find, query};
 
@@ -20,7 +20,7 @@ pub(super) struct Put {
 }
 
 impl Put {
-    pub(super) fn note(&mut self, secret: &Secret) {
+    pub(super) fn note(&mut self, secret: &NamedSecret) {
         if !self.names.contains(&secret.spec.name) {
             self.names.push(secret.spec.name.clone());
         }
@@ -82,7 +82,7 @@ fn into_header(
     Ok(())
 }
 
-fn may_be_basic(secret: &Secret, header: &str) -> bool {
+fn may_be_basic(secret: &NamedSecret, header: &str) -> bool {
     let credentials = ["authorization", "proxy-authorization"].contains(&header);
     let named = |place: &SecretPlace| match place {
         SecretPlace::Basic => credentials,
@@ -96,7 +96,7 @@ fn may_be_basic(secret: &Secret, header: &str) -> bool {
     }
 }
 
-fn may_stand(secret: &Secret, header: &str, value: &[u8]) -> bool {
+fn may_stand(secret: &NamedSecret, header: &str, value: &[u8]) -> bool {
     let bearer = value
         .get(..7)
         .is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"bearer "));
@@ -112,7 +112,7 @@ fn may_stand(secret: &Secret, header: &str, value: &[u8]) -> bool {
     }
 }
 
-fn set(value: &mut HeaderValue, secret: &Secret, bytes: &[u8]) -> Result<(), Misused> {
+fn set(value: &mut HeaderValue, secret: &NamedSecret, bytes: &[u8]) -> Result<(), Misused> {
     let mut with_value = HeaderValue::from_bytes(bytes)
         .map_err(|_| Misused::new(secret, "its value does not fit into a header".to_owned()))?;
     // HTTP/2 then keeps it out of its tables.
@@ -162,7 +162,7 @@ fn into_query(secrets: &Secrets, host: &Host, parts: &mut Parts, put: &mut Put) 
 }
 
 /// `text` with the value of `secret` in place of its placeholder.
-pub(super) fn replaced(text: &[u8], secret: &Secret, value: &[u8]) -> Vec<u8> {
+pub(super) fn replaced(text: &[u8], secret: &NamedSecret, value: &[u8]) -> Vec<u8> {
     let placeholder = secret.placeholder.as_str().as_bytes();
     let mut replaced = Vec::with_capacity(text.len() + value.len());
     let mut from = 0;

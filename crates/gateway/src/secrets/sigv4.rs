@@ -14,7 +14,7 @@ mod tests;
 use data_encoding::HEXLOWER;
 use http::request::Parts;
 use offleash_core::network::Host;
-use offleash_core::network::secret::{Secret, SigningPart};
+use offleash_core::network::secret::{NamedSecret, SigningPart};
 use ring::{digest, hmac};
 
 use super::{Mask, Misused, Recipient, Secrets, Used, find, put};
@@ -37,9 +37,9 @@ pub(crate) struct Signing {
 
 /// The parts of a key.
 struct Key<'a> {
-    id: &'a Secret,
-    key: &'a Secret,
-    token: Option<&'a Secret>,
+    id: &'a NamedSecret,
+    key: &'a NamedSecret,
+    token: Option<&'a NamedSecret>,
 }
 
 impl Signing {
@@ -132,7 +132,7 @@ impl Signing {
 
     fn key(&self) -> Option<Key<'_>> {
         let part = |wanted: SigningPart| {
-            let belongs = |secret: &&Secret| secret.spec.signing_part() == Some((&self.family, wanted));
+            let belongs = |secret: &&NamedSecret| secret.spec.signing_part() == Some((&self.family, wanted));
             self.secrets.for_host(&self.host).find(belongs)
         };
         Some(Key {

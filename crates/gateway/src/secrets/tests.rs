@@ -19,7 +19,7 @@ pub(super) fn secrets(described: &[(&str, &str)]) -> Secrets {
     };
     let secret = |(spec, value): &(&str, &str)| {
         let value = SecretValue::new(value.as_bytes().to_vec()).unwrap();
-        Secret {
+        NamedSecret {
             spec: spec.parse::<SecretSpec>().unwrap(),
             placeholder: Placeholder::plausible(&value, &mut fill).unwrap(),
             value,

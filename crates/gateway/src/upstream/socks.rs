@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::upstream::tests::{connection, rest};
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     /// What a proxy that answers with `pieces`, each when it was asked once more, is told, and what comes of it.
     async fn asked(
@@ -179,7 +179,7 @@ mod tests {
             told
         };
         let host = Host::parse(host).unwrap();
-        let (told, made) = tokio::join!(answering, ask(PATIENCE, credentials.as_ref(), ours, &host, 443));
+        let (told, made) = tokio::join!(answering, ask(TIMEOUT, credentials.as_ref(), ours, &host, 443));
         (told, rest(made).await)
     }
 
@@ -271,7 +271,7 @@ mod tests {
         server.write_all(b"\x05\x00\x05\x00").await.unwrap();
         let host = Host::parse("a.example").unwrap();
         let asked = ask(Duration::from_millis(300), None, ours, &host, 443);
-        let given_up = timeout(PATIENCE, asked).await.unwrap();
+        let given_up = timeout(TIMEOUT, asked).await.unwrap();
         assert_eq!(given_up.unwrap_err(), "took too long to answer");
     }
 }

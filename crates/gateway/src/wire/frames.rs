@@ -200,7 +200,7 @@ impl Incoming {
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     #[test]
     fn messages_come_whole_with_their_descriptors_however_they_are_cut() {
@@ -208,8 +208,8 @@ mod tests {
         let pipes: Vec<OwnedFd> = (0..100).map(|_| rustix::pipe::pipe().unwrap().0).collect();
         let long = vec![7_u8; 300_000];
         let sender = std::thread::spawn(move || {
-            send(ours.as_fd(), &encode(&("first", 1_u64)).unwrap(), &pipes, PATIENCE).unwrap();
-            send(ours.as_fd(), &encode(&long).unwrap(), &[], PATIENCE).unwrap();
+            send(ours.as_fd(), &encode(&("first", 1_u64)).unwrap(), &pipes, TIMEOUT).unwrap();
+            send(ours.as_fd(), &encode(&long).unwrap(), &[], TIMEOUT).unwrap();
         });
         let mut incoming = Incoming::new(MAX_REPORT);
         let mut next = || loop {

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use offleash_protocol::files::{DATA_CHUNK, DATA_PREFIX, FileReply, FileRequest, frame_data, framed_data};
-use offleash_protocol::{Decoder, HEADER, encode_into};
+use offleash_protocol::{HEADER, MessageDecoder, encode_into};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -13,7 +13,7 @@ use super::failure::{HostGone, RequestStop, failed};
 /// A conversation with the host, in which this side waits.
 pub(super) struct HostChannel {
     socket: OwnedFd,
-    decoder: Decoder<FileRequest>,
+    decoder: MessageDecoder<FileRequest>,
     /// Room for a frame of data, either way.
     buffer: Vec<u8>,
     out: Vec<u8>,
@@ -31,7 +31,7 @@ impl HostChannel {
     pub(super) fn new(socket: OwnedFd) -> Self {
         Self {
             socket,
-            decoder: Decoder::new(),
+            decoder: MessageDecoder::new(),
             // Not touched before it is needed.
             buffer: alloc::vec![0; DATA_PREFIX + DATA_CHUNK],
             out: Vec::new(),

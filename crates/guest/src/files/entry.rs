@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use offleash_protocol::files::{Entry, LinkTarget};
+use offleash_protocol::files::{FileEntry, LinkTarget};
 use offleash_sys::spawn;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
@@ -14,7 +14,7 @@ use super::names::AccountNames;
 use super::path::{GuestPath, joined};
 
 /// What is at a path, the last link not followed.
-pub(super) fn at(path: &GuestPath, names: &mut AccountNames) -> Result<Entry, FileFailure> {
+pub(super) fn at(path: &GuestPath, names: &mut AccountNames) -> Result<FileEntry, FileFailure> {
     let status = rustix::fs::statat(CWD, path.bytes(), AtFlags::SYMLINK_NOFOLLOW).map_err(failed("stat"))?;
     let mut entry = of_status(&status, path.bytes().to_vec(), names);
     complete(&mut entry, CWD, path.bytes(), path.bytes());
@@ -27,7 +27,7 @@ pub(super) fn below(
     name: &[u8],
     path: Vec<u8>,
     names: &mut AccountNames,
-) -> Result<Entry, Errno> {
+) -> Result<FileEntry, Errno> {
     let status = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
     let mut entry = of_status(&status, path, names);
     // By way of the descriptor, whatever was moved meanwhile and however long the path is.
@@ -37,14 +37,14 @@ pub(super) fn below(
 }
 
 /// What an open file is.
-pub(super) fn of_file(status: &Stat, path: &GuestPath, metadata: MetadataPairs) -> Entry {
+pub(super) fn of_file(status: &Stat, path: &GuestPath, metadata: MetadataPairs) -> FileEntry {
     let mut entry = of_status(status, path.bytes().to_vec(), &mut AccountNames::default());
     entry.metadata = metadata;
     entry
 }
 
 /// About how many bytes it takes on the way to the host.
-pub(super) fn size(entry: &Entry) -> usize {
+pub(super) fn size(entry: &FileEntry) -> usize {
     let metadata = entry.metadata.iter().map(|(name, value)| name.len() + value.len());
     let target = entry.target.as_ref().map_or(0, |target| target.path.len());
     entry.path.len() + target + metadata.sum::<usize>()
@@ -55,8 +55,8 @@ pub(super) fn type_of(mode: u32) -> FileType {
     FileType::from_raw_mode(mode)
 }
 
-fn of_status(status: &Stat, path: Vec<u8>, names: &mut AccountNames) -> Entry {
-    Entry {
+fn of_status(status: &Stat, path: Vec<u8>, names: &mut AccountNames) -> FileEntry {
+    FileEntry {
         path,
         mode: status.st_mode,
         size: u64::try_from(status.st_size).unwrap_or(0),
@@ -72,7 +72,7 @@ fn of_status(status: &Stat, path: Vec<u8>, names: &mut AccountNames) -> Entry {
 }
 
 /// Adds where a link leads, or what a file is annotated with; links have no annotations.
-fn complete(entry: &mut Entry, directory: BorrowedFd<'_>, name: &[u8], attributed: &[u8]) {
+fn complete(entry: &mut FileEntry, directory: BorrowedFd<'_>, name: &[u8], attributed: &[u8]) {
     match type_of(entry.mode) {
         FileType::Symlink => entry.target = target(directory, name),
         FileType::RegularFile | FileType::Directory => entry.metadata = AttributeTarget::Path(attributed).metadata(),

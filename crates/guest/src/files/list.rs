@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use offleash_protocol::files::{ENTRIES_CHUNK, Entry, FileReply};
+use offleash_protocol::files::{ENTRIES_CHUNK, FileEntry, FileReply};
 use rustix::fd::BorrowedFd;
 use rustix::fs::{Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -15,7 +15,7 @@ use super::path::{GuestPath, joined};
 use super::walk::TreeCursor;
 
 /// Names of files that are held at once, in bytes with what each takes besides; a directory with more is not listed.
-const MOST_HELD: usize = 64 * 1024 * 1024;
+const MAX_HELD: usize = 64 * 1024 * 1024;
 const EACH: usize = 48;
 
 /// Bytes of entries after which they are sent.
@@ -82,7 +82,7 @@ fn sorted_names(directory: BorrowedFd<'_>, held: &mut usize) -> Result<Vec<Vec<u
             continue;
         }
         *held += name.len() + EACH;
-        if *held > MOST_HELD {
+        if *held > MAX_HELD {
             return Err(Errno::OVERFLOW);
         }
         names.push(name.to_vec());
@@ -94,12 +94,12 @@ fn sorted_names(directory: BorrowedFd<'_>, held: &mut usize) -> Result<Vec<Vec<u
 /// Entries that were not sent yet.
 #[derive(Default)]
 struct EntryBatch {
-    entries: Vec<Entry>,
+    entries: Vec<FileEntry>,
     size: usize,
 }
 
 impl EntryBatch {
-    fn push(&mut self, entry: Entry, channel: &mut HostChannel) -> Result<(), RequestStop> {
+    fn push(&mut self, entry: FileEntry, channel: &mut HostChannel) -> Result<(), RequestStop> {
         self.size += entry::size(&entry);
         self.entries.push(entry);
         match self.entries.len() == ENTRIES_CHUNK || self.size >= BATCH {

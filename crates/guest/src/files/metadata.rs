@@ -15,14 +15,14 @@ pub(super) type MetadataPairs = Vec<(Vec<u8>, Vec<u8>)>;
 const PREFIX: &[u8] = b"user.e2b.";
 
 /// Longest name with its prefix (limits.h, `XATTR_NAME_MAX`).
-const LONGEST_NAME: usize = 255;
+const MAX_NAME: usize = 255;
 
 /// Longest value, and all names and values of a file together.
-const LONGEST_VALUE: usize = 4096;
-const MOST: usize = 16 * 1024;
+const MAX_VALUE: usize = 4096;
+const MAX_COUNT: usize = 16 * 1024;
 
 /// Longest list of names that the kernel gives (limits.h, `XATTR_LIST_MAX`).
-const LONGEST_LIST: usize = 64 * 1024;
+const MAX_LIST: usize = 64 * 1024;
 
 /// The file whose attributes are meant.
 #[derive(Debug, Clone, Copy)]
@@ -37,9 +37,9 @@ impl AttributeTarget<'_> {
     /// What the file is annotated with, as far as it can be read and is not more than could have been written here.
     pub(super) fn metadata(self) -> MetadataPairs {
         let mut metadata = MetadataPairs::new();
-        let mut left = MOST;
+        let mut left = MAX_COUNT;
         for name in self.names().into_iter().take(MAX_METADATA) {
-            let mut value = [0; LONGEST_VALUE];
+            let mut value = [0; MAX_VALUE];
             let Ok(length) = self.get(&name, &mut value) else {
                 continue;
             };
@@ -60,7 +60,7 @@ impl AttributeTarget<'_> {
         let list = match self.list(&mut few) {
             Ok(length) => &few[..length],
             Err(Errno::RANGE) => {
-                many.resize(LONGEST_LIST, 0);
+                many.resize(MAX_LIST, 0);
                 let length = self.list(&mut many).unwrap_or(0);
                 &many[..length]
             }
@@ -92,14 +92,14 @@ impl AttributeTarget<'_> {
 /// Whether all of it can be an annotation.
 pub(super) fn check(metadata: &MetadataPairs) -> Result<(), FileFailure> {
     let fits = |(name, value): &(Vec<u8>, Vec<u8>)| {
-        let longest = LONGEST_NAME - PREFIX.len();
-        (1..=longest).contains(&name.len()) && !name.contains(&0) && value.len() <= LONGEST_VALUE
+        let longest = MAX_NAME - PREFIX.len();
+        (1..=longest).contains(&name.len()) && !name.contains(&0) && value.len() <= MAX_VALUE
     };
     if !metadata.iter().all(fits) {
         return Err(failed("setxattr")(Errno::INVAL));
     }
     let size: usize = metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
-    match size <= MOST {
+    match size <= MAX_COUNT {
         true => Ok(()),
         false => Err(failed("setxattr")(Errno::TOOBIG)),
     }

@@ -18,7 +18,7 @@ mod walk;
 mod watch;
 mod watched;
 
-use offleash_protocol::Ids;
+use offleash_protocol::GuestIds;
 use offleash_protocol::files::FileReply;
 use offleash_sys::spawn;
 use rustix::fd::OwnedFd;
@@ -31,7 +31,7 @@ use channel::HostChannel;
 use failure::failed;
 
 /// Starts a worker on `socket`; answers its process id. Whoever waits on the socket is told why if there is none.
-pub(crate) fn start(socket: OwnedFd, user: Option<Ids>) -> Result<i32, Errno> {
+pub(crate) fn start(socket: OwnedFd, user: Option<GuestIds>) -> Result<i32, Errno> {
     let started = match user.map(|ids| user_of(ids).map_err(|_| Errno::INVAL)).transpose() {
         Ok(user) => {
             let copy = rustix::io::fcntl_dupfd_cloexec(&socket, 0);

@@ -10,7 +10,7 @@ use super::path::GuestPath;
 use super::walk::TreeCursor;
 
 /// How often a directory is looked through again because something appeared in it meanwhile.
-const MOST_ROUNDS: u32 = 64;
+const MAX_ROUNDS: u32 = 64;
 
 /// Removes what is at the path, following no link. What is not there needs no removing.
 pub(super) fn remove(path: &GuestPath) -> Result<(), FileFailure> {
@@ -74,7 +74,7 @@ fn empty(mut place: TreeCursor) -> Result<(), Errno> {
 
 /// Counts attempts that others undid.
 fn one_more(again: u32) -> Result<u32, Errno> {
-    match again < MOST_ROUNDS {
+    match again < MAX_ROUNDS {
         true => Ok(again + 1),
         false => Err(Errno::NOTEMPTY),
     }

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use offleash_protocol::files::{Entry, FileReply, FileRequest};
+use offleash_protocol::files::{FileEntry, FileReply, FileRequest};
 use rustix::fs::{AtFlags, CWD, FileType};
 use rustix::io::Errno;
 
@@ -54,7 +54,7 @@ fn carry_out(channel: &mut HostChannel, request: FileRequest) -> Result<(), Requ
     channel.send(&reply)
 }
 
-fn stat(path: &GuestPath) -> Result<Entry, FileFailure> {
+fn stat(path: &GuestPath) -> Result<FileEntry, FileFailure> {
     entry::at(path, &mut AccountNames::default())
 }
 
@@ -68,7 +68,7 @@ fn write(channel: &mut HostChannel, path: &[u8], metadata: &Vec<(Vec<u8>, Vec<u8
     }
 }
 
-fn make_directory(path: &GuestPath) -> Result<Entry, FileFailure> {
+fn make_directory(path: &GuestPath) -> Result<FileEntry, FileFailure> {
     let make = || rustix::fs::mkdir(path.bytes(), directory_mode());
     let made = match make() {
         Err(Errno::NOENT) => {
@@ -89,7 +89,7 @@ fn is_directory(path: &GuestPath) -> bool {
     status.is_ok_and(|status| FileType::from_raw_mode(status.st_mode) == FileType::Directory)
 }
 
-fn rename(source: &GuestPath, destination: &GuestPath) -> Result<Entry, FileFailure> {
+fn rename(source: &GuestPath, destination: &GuestPath) -> Result<FileEntry, FileFailure> {
     let rename = || rustix::fs::rename(source.bytes(), destination.bytes());
     let renamed = match rename() {
         Err(Errno::NOENT) => {

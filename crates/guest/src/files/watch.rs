@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
-use offleash_protocol::files::{Change, ChangeKind, ENTRIES_CHUNK, FileReply};
+use offleash_protocol::files::{ChangeKind, ENTRIES_CHUNK, FileReply, WatchedChange};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
@@ -23,7 +23,7 @@ use super::walk::TreeCursor;
 use super::watched::WatchedDirectories;
 
 /// Names that were told because they were found, and whose events may still come; beyond, some are told twice.
-const MOST_FOUND: usize = 4096;
+const MAX_FOUND: usize = 4096;
 
 /// Bytes of changes after which they are sent.
 const BATCH: usize = 512 * 1024;
@@ -66,7 +66,7 @@ struct TreeWatcher<'a> {
     watched: WatchedDirectories,
     found: Vec<(i32, Vec<u8>)>,
     /// Changes that were not sent yet, and about how large they are.
-    changes: Vec<Change>,
+    changes: Vec<WatchedChange>,
     size: usize,
 }
 
@@ -291,7 +291,7 @@ impl TreeWatcher<'_> {
             }
             let bytes = name.to_bytes();
             if found == FoundEntries::New {
-                if self.found.len() < MOST_FOUND {
+                if self.found.len() < MAX_FOUND {
                     self.found.push((watch, bytes.to_vec()));
                 }
                 self.push(&self::below(&path, bytes), ChangeKind::Create)?;
@@ -329,7 +329,7 @@ impl TreeWatcher<'_> {
             None
         };
         self.size += name.len() + entry.as_ref().map_or(0, entry::size);
-        self.changes.push(Change {
+        self.changes.push(WatchedChange {
             name: name.to_vec(),
             kind,
             entry,

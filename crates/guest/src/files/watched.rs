@@ -5,10 +5,10 @@ use alloc::vec::Vec;
 use rustix::io::Errno;
 
 /// Directories that one request may watch; the kernel allows some user no more than 8192 in all (inotify(7)).
-const MOST: usize = 65_536;
+const MAX_COUNT: usize = 65_536;
 
 /// Bytes that their paths may take.
-const MOST_BYTES: usize = 16 * 1024 * 1024;
+const MAX_BYTES: usize = 16 * 1024 * 1024;
 
 /// The directories, relative to where watching begins, by the kernel's number for each.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ impl WatchedDirectories {
     /// `ENOSPC` when there are too many, as the kernel would say.
     pub(super) fn insert(&mut self, watch: i32, path: Vec<u8>) -> Result<(), Errno> {
         self.forget(watch);
-        if self.directories.len() >= MOST || self.bytes + path.len() > MOST_BYTES {
+        if self.directories.len() >= MAX_COUNT || self.bytes + path.len() > MAX_BYTES {
             return Err(Errno::NOSPC);
         }
         self.bytes += path.len();
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn there_are_only_so_many() {
         let mut watched = WatchedDirectories::default();
-        watched.insert(1, alloc::vec![b'x'; MOST_BYTES]).expect("just as much");
+        watched.insert(1, alloc::vec![b'x'; MAX_BYTES]).expect("just as much");
         assert_eq!(watched.insert(2, Vec::from(&b"x"[..])), Err(Errno::NOSPC));
         watched.forget(1);
         for watch in 0..65_536 {

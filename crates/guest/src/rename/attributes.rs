@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, Stat, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
 /// `XATTR_LIST_MAX` and `XATTR_SIZE_MAX`.
-const LARGEST: usize = 65_536;
+const MAX_SIZE: usize = 65_536;
 
 /// Room for the names that most files have.
 const SHORT: usize = 256;
@@ -34,7 +34,7 @@ pub(super) fn copy(source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> Result<(),
         if !is_list && !name.to_bytes().starts_with(b"user.") {
             continue;
         }
-        value.resize(LARGEST, 0);
+        value.resize(MAX_SIZE, 0);
         match rustix::fs::fgetxattr(source, &name, &mut value[..]) {
             Ok(length) => rustix::fs::fsetxattr(target, &name, &value[..length], XattrFlags::empty())?,
             // Gone meanwhile, or not for this user to read.
@@ -49,7 +49,7 @@ fn names(file: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
     let mut listed = alloc::vec![0; SHORT];
     let listing = match rustix::fs::flistxattr(file, &mut listed[..]) {
         Err(Errno::RANGE) => {
-            listed.resize(LARGEST, 0);
+            listed.resize(MAX_SIZE, 0);
             rustix::fs::flistxattr(file, &mut listed[..])
         }
         answered => answered,

@@ -22,7 +22,7 @@ use super::{attributes, contents};
 pub(super) const DEEPEST: usize = 1024;
 
 /// Files with several names that are kept in mind, so that the copy has them too; those beyond become several files.
-const MOST_LINKED: usize = 65_536;
+const MAX_LINKED: usize = 65_536;
 
 const SET_GROUP: u32 = 0o2000;
 const STICKY: u32 = 0o1000;
@@ -118,7 +118,7 @@ impl LinkedFiles {
     }
 
     fn note(&mut self, stat: &Stat, level: &CopyLevel, name: &CStr) {
-        if self.names.len() < MOST_LINKED {
+        if self.names.len() < MAX_LINKED {
             let path = [&level.path, name.to_bytes()].concat();
             if let Ok(path) = CString::new(path) {
                 self.names.insert((stat.st_dev, stat.st_ino), path);

@@ -18,8 +18,8 @@ use alloc::ffi::CString;
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
-use offleash_protocol::rename::{COPY, GONE, How, Rename, name};
-use offleash_protocol::{Decoder, Ids};
+use offleash_protocol::rename::{COPY, GONE, RenameOrder, RenameWay, name};
+use offleash_protocol::{GuestIds, MessageDecoder};
 use offleash_sys::{rename, spawn};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode};
@@ -33,10 +33,10 @@ use place::{DirectoryEntry, FileIdentity};
 const DIRECTORIES: usize = 2;
 
 /// How often an old name is looked at again in which something appeared meanwhile.
-const MOST_ROUNDS: u32 = 64;
+const MAX_ROUNDS: u32 = 64;
 
 /// Starts a worker for the request that comes over `socket`; answers its process id.
-pub(crate) fn start(socket: OwnedFd, user: Option<Ids>) -> Result<i32, Errno> {
+pub(crate) fn start(socket: OwnedFd, user: Option<GuestIds>) -> Result<i32, Errno> {
     let user = user.map(|ids| user_of(ids).map_err(|_| Errno::INVAL)).transpose()?;
     spawn::fork_worker(socket, user, work)
 }
@@ -57,7 +57,7 @@ fn work(became: Result<(), Errno>, socket: OwnedFd) -> u8 {
 
 /// One renaming.
 struct RenameTask {
-    how: How,
+    how: RenameWay,
     token: u64,
     replaces: bool,
     from: [OwnedFd; DIRECTORIES],
@@ -66,9 +66,9 @@ struct RenameTask {
 
 impl RenameTask {
     fn receive(socket: &OwnedFd) -> Result<Self, Errno> {
-        let (mut decoder, mut directories) = (Decoder::new(), Vec::new());
+        let (mut decoder, mut directories) = (MessageDecoder::new(), Vec::new());
         let mut buffer = alloc::vec![0; 16 * 1024];
-        let request: Rename = loop {
+        let request: RenameOrder = loop {
             if let Some(request) = decoder.next().map_err(|_| Errno::BADMSG)? {
                 break request;
             }
@@ -99,13 +99,13 @@ impl RenameTask {
     }
 
     fn carry_out(&self) -> Result<(), Errno> {
-        if self.how == How::Settle {
+        if self.how == RenameWay::Settle {
             return self.named()?.settle();
         }
         let [old, new] = &self.paths;
         let [from_old, from_new] = &self.from;
         match rename::by_kernel(from_old.as_fd(), old, from_new.as_fd(), new, self.replaces) {
-            Err(Errno::XDEV) if self.how == How::ByCopy => self.named()?.by_copy(),
+            Err(Errno::XDEV) if self.how == RenameWay::ByCopy => self.named()?.by_copy(),
             answered => answered,
         }
     }
@@ -183,7 +183,7 @@ impl NamedRename {
 
     /// Takes the old name away. Where that does not work both names stay, and nothing is lost.
     fn finish(&self, source: &OwnedFd, target: &OwnedFd) {
-        for _ in 0..MOST_ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             if removal::empty(source, Some(target)).is_err() {
                 break;
             }

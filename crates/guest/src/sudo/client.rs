@@ -5,8 +5,8 @@ use core::ffi::CStr;
 use core::mem::MaybeUninit;
 
 use offleash_protocol::sudo::{SOCKET, SudoReply, SudoRequest, SudoRun};
-use offleash_protocol::{Decoder, End, Ids, StartFailure, encode};
-use offleash_sys::spawn::{self, SignalQueue, Signaled};
+use offleash_protocol::{ExitReport, GuestIds, MessageDecoder, StartFailure, encode};
+use offleash_sys::spawn::{self, SignalQueue, SignalTarget};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, IoSlice};
@@ -124,7 +124,7 @@ fn carry_out(arguments: &SudoArguments, own: Environment) -> Result<u8, Complain
     };
     let env = environment::compose(&asked, own);
     let program = argv.first().cloned().unwrap_or_default();
-    let user = Ids {
+    let user = GuestIds {
         uid: target.uid,
         gid: target.gid,
     };
@@ -272,8 +272,12 @@ fn send_all(socket: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
 }
 
 /// Waits for the command's end, and passes on signals meanwhile and, with a terminal of its own, what is typed and shown.
-fn wait(socket: &OwnedFd, signals: &SignalQueue, mut relay: Option<&mut TerminalRelay>) -> Result<End, Complaint> {
-    let mut decoder = Decoder::<SudoReply>::new();
+fn wait(
+    socket: &OwnedFd,
+    signals: &SignalQueue,
+    mut relay: Option<&mut TerminalRelay>,
+) -> Result<ExitReport, Complaint> {
+    let mut decoder = MessageDecoder::<SudoReply>::new();
     let gone = || complaint(&[b"the sandbox's init is gone"]);
     loop {
         let mut polled = Vec::from([
@@ -325,7 +329,7 @@ fn pass_on(socket: &OwnedFd, signal: i32) {
         SIGTSTP => {
             send(SIGSTOP);
             // What continues this process is passed on, too.
-            let _ = spawn::signal(Signaled::Process(rustix::process::getpid().as_raw_pid()), SIGSTOP);
+            let _ = spawn::signal(SignalTarget::Process(rustix::process::getpid().as_raw_pid()), SIGSTOP);
         }
         signal if PASSED_ON.contains(&signal) => send(signal),
         _ => {}
@@ -333,22 +337,24 @@ fn pass_on(socket: &OwnedFd, signal: i32) {
 }
 
 /// The exit code for an end, as shells have it.
-fn exit_code(end: End, program: &[u8]) -> Result<u8, Complaint> {
+fn exit_code(end: ExitReport, program: &[u8]) -> Result<u8, Complaint> {
     let number = |errno: i32| decimal(errno.unsigned_abs());
     match end {
-        End::Exited { code } => Ok(code),
-        End::Signaled { signal } => Ok(u8::try_from(signal).map_or(u8::MAX, |signal| signal.saturating_add(128))),
-        End::NotStarted(StartFailure::NotFound) => Err(complaint(&[program, b": command not found"])),
-        End::NotStarted(StartFailure::NotExecutable { errno }) => Err(complaint(&[
+        ExitReport::Exited { code } => Ok(code),
+        ExitReport::Signaled { signal } => {
+            Ok(u8::try_from(signal).map_or(u8::MAX, |signal| signal.saturating_add(128)))
+        }
+        ExitReport::NotStarted(StartFailure::NotFound) => Err(complaint(&[program, b": command not found"])),
+        ExitReport::NotStarted(StartFailure::NotExecutable { errno }) => Err(complaint(&[
             b"unable to execute ",
             program,
             b": error ",
             &number(errno),
         ])),
-        End::NotStarted(StartFailure::Directory { errno }) => {
+        ExitReport::NotStarted(StartFailure::Directory { errno }) => {
             Err(complaint(&[b"unable to enter the directory: error ", &number(errno)]))
         }
-        End::NotStarted(StartFailure::Other { step, errno }) => {
+        ExitReport::NotStarted(StartFailure::Other { step, errno }) => {
             Err(complaint(&[step.as_bytes(), b": error ", &number(errno)]))
         }
     }
@@ -365,10 +371,13 @@ mod tests {
 
     #[test]
     fn ends_are_exit_codes() {
-        for (end, code) in [(End::Exited { code: 3 }, 3), (End::Signaled { signal: 15 }, 143)] {
+        for (end, code) in [
+            (ExitReport::Exited { code: 3 }, 3),
+            (ExitReport::Signaled { signal: 15 }, 143),
+        ] {
             assert_eq!(exit_code(end, b"x"), Ok(code));
         }
-        let missing = exit_code(End::NotStarted(StartFailure::NotFound), b"x").expect_err("not there");
+        let missing = exit_code(ExitReport::NotStarted(StartFailure::NotFound), b"x").expect_err("not there");
         assert_eq!(missing.concat(), b"x: command not found");
     }
 }

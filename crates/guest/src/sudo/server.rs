@@ -6,9 +6,9 @@ use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
 use offleash_protocol::sudo::{SudoReply, SudoRequest, SudoRun};
-use offleash_protocol::{Decoder, End, StartFailure, encode};
+use offleash_protocol::{ExitReport, MessageDecoder, StartFailure, encode};
 use offleash_sys::pty;
-use offleash_sys::spawn::{self, Ended, Orphaned, Session, Signaled, Spawn, Starter};
+use offleash_sys::spawn::{self, ChildStarter, EndedChild, OrphanFate, SessionChoice, SignalTarget, SpawnCommand};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode};
 use rustix::io::{Errno, IoSliceMut};
@@ -22,7 +22,7 @@ use crate::oom_score::OomScore;
 use crate::processes::{self, GuestRole};
 
 /// Connections at a time.
-const MOST_CLIENTS: usize = 64;
+const MAX_CLIENTS: usize = 64;
 
 /// The command's standard streams.
 const STREAMS: usize = 3;
@@ -35,7 +35,7 @@ const SIGKILL: i32 = 9;
 
 /// Listens for those who want to be somebody else.
 pub(crate) struct SudoServer {
-    starter: Starter,
+    starter: ChildStarter,
     listener: OwnedFd,
     clients: Vec<SudoClient>,
     /// Nobody can be let in until somebody is gone.
@@ -43,9 +43,9 @@ pub(crate) struct SudoServer {
 }
 
 struct SudoClient {
-    starter: Starter,
+    starter: ChildStarter,
     socket: OwnedFd,
-    decoder: Decoder<SudoRequest>,
+    decoder: MessageDecoder<SudoRequest>,
     descriptors: Vec<OwnedFd>,
     /// The process of the command that was started and has not ended.
     command: Option<i32>,
@@ -57,7 +57,7 @@ struct ClientError;
 
 impl SudoServer {
     /// Listens at a path where nothing else is left by then; the directory that it is in is made if it is missing.
-    pub(crate) fn listen(path: &[u8], starter: Starter) -> Result<Self, Errno> {
+    pub(crate) fn listen(path: &[u8], starter: ChildStarter) -> Result<Self, Errno> {
         let address = SocketAddrUnix::new(path)?;
         let directory = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
         match rustix::fs::mkdir(&path[..directory.max(1)], Mode::from_raw_mode(0o755)) {
@@ -94,7 +94,7 @@ impl SudoServer {
 
     /// Lets somebody in. When too many are there who have asked nothing yet, the first of them has to go.
     pub(crate) fn accept(&mut self) {
-        if self.clients.len() >= MOST_CLIENTS {
+        if self.clients.len() >= MAX_CLIENTS {
             match self.clients.iter_mut().find(|client| client.command.is_none()) {
                 Some(idle) => idle.is_done = true,
                 None => {
@@ -108,7 +108,7 @@ impl SudoServer {
             Ok(socket) => self.clients.push(SudoClient {
                 starter: self.starter,
                 socket,
-                decoder: Decoder::new(),
+                decoder: MessageDecoder::new(),
                 descriptors: Vec::new(),
                 command: None,
                 is_done: false,
@@ -130,7 +130,7 @@ impl SudoServer {
     }
 
     /// Tells the client whose command that was.
-    pub(crate) fn command_ended(&mut self, ended: &Ended) {
+    pub(crate) fn command_ended(&mut self, ended: &EndedChild) {
         self.is_full = false;
         if let Some(client) = self.clients.iter_mut().find(|client| client.command == Some(ended.pid)) {
             client.command = None;
@@ -147,7 +147,7 @@ impl SudoServer {
         for client in self.clients.iter().filter(|client| client.is_done) {
             if let Some(command) = client.command {
                 // Not reaped yet, so it is the one that was meant.
-                let _ = spawn::signal(Signaled::Group(command), SIGKILL);
+                let _ = spawn::signal(SignalTarget::Group(command), SIGKILL);
                 processes::signal_session(role, command, command, SIGKILL);
             }
         }
@@ -185,21 +185,21 @@ impl SudoClient {
             (SudoRequest::Run(run), None) if self.descriptors.len() == STREAMS => {
                 match start(self.starter, &run, &self.descriptors, oom_score) {
                     Ok(command) => self.command = Some(command),
-                    Err(failure) => self.answer(End::NotStarted(failure)),
+                    Err(failure) => self.answer(ExitReport::NotStarted(failure)),
                 }
                 self.descriptors.clear();
                 Ok(())
             }
             (SudoRequest::Signal { signal }, Some(command)) if PASSED_ON.contains(&signal) => {
                 // It may be dead already.
-                let _ = spawn::signal(Signaled::Group(command), signal);
+                let _ = spawn::signal(SignalTarget::Group(command), signal);
                 Ok(())
             }
             _ => Err(ClientError),
         }
     }
 
-    fn answer(&mut self, end: End) {
+    fn answer(&mut self, end: ExitReport) {
         if let Ok(frame) = encode(&SudoReply { end }) {
             // Nothing was sent before, so there is room, or nobody is there.
             let _ = rustix::net::send(&self.socket, &frame, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
@@ -208,7 +208,12 @@ impl SudoClient {
     }
 }
 
-fn start(starter: Starter, run: &SudoRun, descriptors: &[OwnedFd], oom_score: &OomScore) -> Result<i32, StartFailure> {
+fn start(
+    starter: ChildStarter,
+    run: &SudoRun,
+    descriptors: &[OwnedFd],
+    oom_score: &OomScore,
+) -> Result<i32, StartFailure> {
     let streams: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
     let user = user_of(run.user)?;
     if run.terminal
@@ -217,17 +222,17 @@ fn start(starter: Starter, run: &SudoRun, descriptors: &[OwnedFd], oom_score: &O
         // So that it can be opened again by name (`/dev/stderr`).
         give_to(user, core::slice::from_ref(terminal), true);
     }
-    let command = Spawn {
+    let command = SpawnCommand {
         argv: &run.argv,
         env: &run.env,
         cwd: Some(&run.cwd),
         descriptors: &streams,
         session: if run.terminal {
-            Session::WithTerminal
+            SessionChoice::WithTerminal
         } else {
-            Session::New
+            SessionChoice::New
         },
-        orphaned: Orphaned::Dies,
+        orphaned: OrphanFate::Dies,
         user: Some(user),
     };
     let (spawned, _) = oom_score.inherited(|| spawn_as_told(starter, &command));

@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use offleash_sys::pty::{self, Pty, Settings};
+use offleash_sys::pty::{self, Pty, TerminalSettings};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -20,7 +20,7 @@ const READS: usize = 8;
 pub(super) struct TerminalRelay {
     user: OwnedFd,
     /// How the user's terminal was before.
-    settings: Settings,
+    settings: TerminalSettings,
     command: TerminalSide,
     typed: Vec<u8>,
     shown: Vec<u8>,
@@ -46,7 +46,7 @@ impl TerminalRelay {
             return Ok((None, streams));
         }
         let Pty { controller, terminal } = pty::open(rows, columns)?;
-        let settings = Settings::of(&streams[0])?;
+        let settings = TerminalSettings::of(&streams[0])?;
         settings.apply(&terminal)?;
         let copy = || rustix::io::fcntl_dupfd_cloexec(&terminal, 3);
         let given = |stream: OwnedFd| match pty::size(&stream) {

@@ -3,9 +3,9 @@
 use std::os::unix::fs::PermissionsExt;
 
 use crate::harness::{Role, command, roles, shell, start};
-use offleash_protocol::{End, Exec, StartFailure};
+use offleash_protocol::{ExecCommand, ExitReport, StartFailure};
 
-const EXITED_WELL: Option<End> = Some(End::Exited { code: 0 });
+const EXITED_WELL: Option<ExitReport> = Some(ExitReport::Exited { code: 0 });
 
 #[test]
 fn a_command_writes_both_streams_and_exits() {
@@ -24,11 +24,11 @@ fn a_command_writes_both_streams_and_exits() {
 fn ends_are_reported_as_they_were() {
     let mut guest = start(Role::Subreaper);
     for (script, end) in [
-        ("exit 3", End::Exited { code: 3 }),
-        ("exit 255", End::Exited { code: 255 }),
-        ("kill -9 $$", End::Signaled { signal: 9 }),
-        ("kill -SEGV $$", End::Signaled { signal: 11 }),
-        ("kill -PIPE $$", End::Signaled { signal: 13 }),
+        ("exit 3", ExitReport::Exited { code: 3 }),
+        ("exit 255", ExitReport::Exited { code: 255 }),
+        ("kill -9 $$", ExitReport::Signaled { signal: 9 }),
+        ("kill -SEGV $$", ExitReport::Signaled { signal: 11 }),
+        ("kill -PIPE $$", ExitReport::Signaled { signal: 13 }),
     ] {
         assert_eq!(guest.run(shell(script)).end, Some(end), "{script}");
     }
@@ -45,8 +45,8 @@ fn write_file(directory: &std::path::Path, name: &str, content: &[u8], mode: u32
 fn what_cannot_start_says_why() {
     let directory = tempfile::tempdir().unwrap();
     let file = |name: &str, content: &[u8], mode| write_file(directory.path(), name, content, mode);
-    let not_executable = |errno| End::NotStarted(StartFailure::NotExecutable { errno });
-    let not_found = End::NotStarted(StartFailure::NotFound);
+    let not_executable = |errno| ExitReport::NotStarted(StartFailure::NotExecutable { errno });
+    let not_found = ExitReport::NotStarted(StartFailure::NotFound);
     let mut guest = start(Role::Subreaper);
     for (program, end) in [
         ("no-such-command".to_owned(), not_found.clone()),
@@ -63,12 +63,12 @@ fn what_cannot_start_says_why() {
         let outcome = guest.run(command(&[&program]));
         assert_eq!((outcome.end, outcome.pid), (Some(end), None), "{program}");
     }
-    let request = Exec {
+    let request = ExecCommand {
         cwd: b"/no/such/directory".to_vec(),
         ..command(&["true"])
     };
     let failure = StartFailure::Directory { errno: 2 };
-    assert_eq!(guest.run(request).end, Some(End::NotStarted(failure)));
+    assert_eq!(guest.run(request).end, Some(ExitReport::NotStarted(failure)));
     assert_eq!(guest.run(command(&["true"])).end, EXITED_WELL);
 }
 
@@ -103,7 +103,7 @@ fn a_command_is_looked_up_as_shells_do() {
             .join(":")
             + tail;
         let cwd = here.to_str().expect("text").as_bytes().to_vec();
-        Exec {
+        ExecCommand {
             env: vec![(b"PATH".to_vec(), path.into_bytes())],
             cwd,
             ..command(&["tool"])
@@ -113,17 +113,17 @@ fn a_command_is_looked_up_as_shells_do() {
     assert_eq!(guest.run(request(&[&first, &second, &third], "")).text(), "third\n");
     assert_eq!(
         guest.run(request(&[&first], "")).end,
-        Some(End::NotStarted(StartFailure::NotFound))
+        Some(ExitReport::NotStarted(StartFailure::NotFound))
     );
     let refused = StartFailure::NotExecutable { errno: 13 };
     assert_eq!(
         guest.run(request(&[&second, &first], "")).end,
-        Some(End::NotStarted(refused))
+        Some(ExitReport::NotStarted(refused))
     );
     // An empty entry would be the working directory; only a named one counts.
     assert_eq!(
         guest.run(request(&[], "::")).end,
-        Some(End::NotStarted(StartFailure::NotFound))
+        Some(ExitReport::NotStarted(StartFailure::NotFound))
     );
     assert_eq!(guest.run(request(&[], "::.")).text(), "here\n");
 }
@@ -149,7 +149,7 @@ fn a_command_gets_exactly_its_environment_and_directory() {
         (b"EMPTY".to_vec(), Vec::new()),
     ];
     assert_eq!(start(Role::Subreaper).run(request).stdout, b"ONE=1=\xff\n2\nEMPTY=\n");
-    let request = Exec {
+    let request = ExecCommand {
         cwd: b"/usr".to_vec(),
         ..command(&["pwd"])
     };
@@ -160,7 +160,7 @@ fn a_command_gets_exactly_its_environment_and_directory() {
 fn an_environment_that_cannot_be_is_refused() {
     let mut guest = start(Role::Subreaper);
     for (name, value) in [(&b""[..], &b"x"[..]), (b"A=B", b"x"), (b"A\0", b"x"), (b"A", b"\0")] {
-        let request = Exec {
+        let request = ExecCommand {
             env: vec![(name.to_vec(), value.to_vec())],
             ..command(&["/bin/true"])
         };
@@ -168,7 +168,7 @@ fn an_environment_that_cannot_be_is_refused() {
             step: "environment".to_owned(),
             errno: 22,
         };
-        assert_eq!(guest.run(request).end, Some(End::NotStarted(failure)));
+        assert_eq!(guest.run(request).end, Some(ExitReport::NotStarted(failure)));
     }
 }
 
@@ -203,12 +203,12 @@ fn the_oom_score_is_raised_and_never_lowered() {
         let mut guest = start(role);
         let read = || shell("cat /proc/self/oom_score_adj");
         let before: i16 = guest.run(read()).text().trim().parse().unwrap();
-        let outcome = guest.run(Exec {
+        let outcome = guest.run(ExecCommand {
             oom_score_adj: Some(before + 7),
             ..read()
         });
         assert_eq!(outcome.text().trim(), (before + 7).to_string(), "{role:?}");
-        let outcome = guest.run(Exec {
+        let outcome = guest.run(ExecCommand {
             oom_score_adj: Some(before - 1),
             ..read()
         });
@@ -225,7 +225,7 @@ fn an_argument_list_of_two_megabytes_arrives() {
     assert_eq!(start(Role::Subreaper).run(command(&argv)).text(), "18\n100000\n");
     // More than the kernel takes.
     argv.extend([&long[..]; 50]);
-    let failure = End::NotStarted(StartFailure::NotExecutable { errno: 7 });
+    let failure = ExitReport::NotStarted(StartFailure::NotExecutable { errno: 7 });
     assert_eq!(start(Role::Subreaper).run(command(&argv)).end, Some(failure));
 }
 

@@ -8,10 +8,10 @@ use crate::harness::{Guest, Role, program, roles, start, start_program, stream_p
 use crate::users::is_root;
 use crate::worker::{Worker, bytes, pairs};
 use offleash_protocol::files::{DATA_CHUNK, FileReply, FileRequest};
-use offleash_protocol::{Ids, ToGuest, encode};
+use offleash_protocol::{GuestIds, ToGuest, encode};
 use rustix::io::Errno;
 
-const SOMEBODY: Ids = Ids {
+const SOMEBODY: GuestIds = GuestIds {
     uid: 54_321,
     gid: 54_322,
 };
@@ -27,7 +27,7 @@ fn begin() -> (Guest, Worker, tempfile::TempDir) {
     (guest, worker, tempfile::tempdir().expect("a directory"))
 }
 
-fn names(root: &Path, entries: &[offleash_protocol::files::Entry]) -> Vec<String> {
+fn names(root: &Path, entries: &[offleash_protocol::files::FileEntry]) -> Vec<String> {
     let root = bytes(root);
     let relative = |path: &[u8]| String::from_utf8_lossy(&path[root.len() + 1..]).into_owned();
     entries.iter().map(|entry| relative(&entry.path)).collect()
@@ -415,7 +415,7 @@ fn a_worker_that_cannot_become_its_user_says_so() {
         assert_eq!(reply, FileReply::Failed { step, errno });
         assert_eq!(worker.next(), None);
     };
-    let nobody = Ids { uid: u32::MAX, gid: 1 };
+    let nobody = GuestIds { uid: u32::MAX, gid: 1 };
     refused(nobody, "start a file worker", Errno::INVAL);
     if !rustix::process::geteuid().is_root() {
         refused(SOMEBODY, "change the user", Errno::PERM);

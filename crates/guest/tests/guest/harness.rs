@@ -6,8 +6,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use offleash_protocol::{Decoder, End, Exec, FromGuest, INPUT_WINDOW, Ids, StdinKind, Stream, ToGuest, Usage, encode};
-use offleash_sys::spawn::{Orphaned, Session, Spawn, spawn};
+use offleash_protocol::{
+    ExecCommand, ExitReport, FromGuest, GuestIds, GuestStream, INPUT_WINDOW, MessageDecoder, SandboxUsage, StdinKind,
+    ToGuest, encode,
+};
+use offleash_sys::spawn::{OrphanFate, SessionChoice, SpawnCommand, spawn};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType};
 use rustix::process::{Pid, WaitOptions};
@@ -15,7 +18,7 @@ use rustix::process::{Pid, WaitOptions};
 use crate::worker::Worker;
 
 /// The longest that anything here may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What the guest is to its processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,14 +51,14 @@ pub(crate) fn roles() -> Vec<Role> {
 #[derive(Debug)]
 pub(crate) struct Guest {
     socket: Option<OwnedFd>,
-    decoder: Decoder<FromGuest>,
+    decoder: MessageDecoder<FromGuest>,
     /// What was started here: the guest, or the program around it that made the namespace.
     pid: i32,
     reaped: Option<i32>,
     next_exec: u32,
     executions: HashMap<u32, Outcome>,
     pub(crate) problems: Vec<String>,
-    usage: Option<Usage>,
+    usage: Option<SandboxUsage>,
     ready: bool,
 }
 
@@ -66,7 +69,7 @@ pub(crate) struct Outcome {
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: Vec<u8>,
     pub(crate) taken: usize,
-    pub(crate) end: Option<End>,
+    pub(crate) end: Option<ExitReport>,
     pub(crate) user_us: u64,
     pub(crate) max_rss_kib: u64,
 }
@@ -82,8 +85,8 @@ fn words(words: &[&str]) -> Vec<Vec<u8>> {
 }
 
 /// A command in the default environment.
-pub(crate) fn command(argv: &[&str]) -> Exec {
-    Exec {
+pub(crate) fn command(argv: &[&str]) -> ExecCommand {
+    ExecCommand {
         exec: 0,
         argv: words(argv),
         env: vec![(b"PATH".to_vec(), b"/usr/local/bin:/usr/bin:/bin".to_vec())],
@@ -95,7 +98,7 @@ pub(crate) fn command(argv: &[&str]) -> Exec {
     }
 }
 
-pub(crate) fn shell(script: &str) -> Exec {
+pub(crate) fn shell(script: &str) -> ExecCommand {
     command(&["sh", "-c", script])
 }
 
@@ -130,19 +133,19 @@ fn try_start(role: Role) -> Option<Guest> {
 pub(crate) fn start_program(argv: &[Vec<u8>]) -> Guest {
     let (ours, theirs) = stream_pair();
     let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).expect("null");
-    let spawned = spawn(&Spawn {
+    let spawned = spawn(&SpawnCommand {
         argv,
         env: &[],
         cwd: None,
         descriptors: &[null.as_fd(), null.as_fd(), null.as_fd(), theirs.as_fd()],
-        session: Session::New,
-        orphaned: Orphaned::Lives,
+        session: SessionChoice::New,
+        orphaned: OrphanFate::Lives,
         user: None,
     })
     .expect("the program starts");
     Guest {
         socket: Some(ours),
-        decoder: Decoder::new(),
+        decoder: MessageDecoder::new(),
         pid: spawned.pid,
         reaped: None,
         next_exec: 1,
@@ -183,7 +186,7 @@ impl Guest {
     }
 
     /// Asks for a file worker and answers this end of its socket.
-    pub(crate) fn open_files(&mut self, user: Option<Ids>) -> Worker {
+    pub(crate) fn open_files(&mut self, user: Option<GuestIds>) -> Worker {
         let (ours, theirs) = stream_pair();
         let request = encode(&ToGuest::Files { user }).expect("it fits");
         self.send_with(&request, &[theirs.as_fd()]);
@@ -196,7 +199,7 @@ impl Guest {
     }
 
     /// Asks for a command and answers its number.
-    pub(crate) fn exec(&mut self, mut request: Exec) -> u32 {
+    pub(crate) fn exec(&mut self, mut request: ExecCommand) -> u32 {
         request.exec = self.next_exec;
         self.next_exec += 1;
         let exec = request.exec;
@@ -206,7 +209,7 @@ impl Guest {
     }
 
     /// Asks for a command and waits for its end.
-    pub(crate) fn run(&mut self, request: Exec) -> Outcome {
+    pub(crate) fn run(&mut self, request: ExecCommand) -> Outcome {
         let exec = self.exec(request);
         self.wait(exec)
     }
@@ -257,7 +260,7 @@ impl Guest {
         self.send(&ToGuest::CloseInput { exec });
     }
 
-    pub(crate) fn usage(&mut self) -> Usage {
+    pub(crate) fn usage(&mut self) -> SandboxUsage {
         self.usage = None;
         self.send(&ToGuest::Usage);
         self.pump_until(|guest| guest.usage.is_some());
@@ -266,7 +269,7 @@ impl Guest {
 
     /// Waits until no process but the guest is left.
     pub(crate) fn wait_until_alone(&mut self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while self.usage().processes > 0 {
             assert!(Instant::now() < deadline, "processes are left");
             std::thread::sleep(Duration::from_millis(2));
@@ -275,7 +278,7 @@ impl Guest {
 
     /// Takes what the guest sends until `done` or the guest is gone.
     pub(crate) fn pump_until(&mut self, done: impl Fn(&Self) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !done(self) {
             assert!(Instant::now() < deadline, "the guest did not do it in time: {self:?}");
             if !self.pump(Duration::from_secs(1)) {
@@ -313,12 +316,12 @@ impl Guest {
             FromGuest::Started { exec, pid } => self.unended(exec).pid = Some(pid),
             FromGuest::Output {
                 exec,
-                stream: Stream::Stdout,
+                stream: GuestStream::Stdout,
                 bytes,
             } => self.unended(exec).stdout.extend(bytes),
             FromGuest::Output {
                 exec,
-                stream: Stream::Stderr,
+                stream: GuestStream::Stderr,
                 bytes,
             } => self.unended(exec).stderr.extend(bytes),
             FromGuest::InputTaken { exec, count } => self.unended(exec).taken += count as usize,
@@ -350,7 +353,7 @@ impl Guest {
 
     /// Waits until the guest has exited; answers its code.
     pub(crate) fn exit_code(&mut self) -> i32 {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while self.reaped.is_none() {
             assert!(Instant::now() < deadline, "the guest did not exit");
             self.try_reap();
@@ -384,7 +387,7 @@ pub(crate) fn lives(pid: u32) -> bool {
 
 /// Waits until `done`.
 pub(crate) fn eventually(what: &str, done: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !done() {
         assert!(Instant::now() < deadline, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(2));

@@ -1,7 +1,7 @@
 //! Signals, and how everything ends: on request, with the host, and by force.
 
 use crate::harness::{Guest, Role, command, eventually, lives, program, roles, shell, start, start_program};
-use offleash_protocol::{End, Exec, StdinKind, ToGuest};
+use offleash_protocol::{ExecCommand, ExitReport, StdinKind, ToGuest};
 
 #[test]
 fn a_signal_reaches_the_process_or_its_group() {
@@ -28,7 +28,7 @@ fn a_signal_reaches_the_process_or_its_group() {
             let outcome = guest.wait(exec);
             assert_eq!(
                 (outcome.end.clone(), outcome.text().contains("child")),
-                (Some(End::Signaled { signal: 9 }), both)
+                (Some(ExitReport::Signaled { signal: 9 }), both)
             );
         }
         guest.wait_until_alone();
@@ -143,7 +143,7 @@ fn everything_dies_at_a_malformed_frame() {
 fn a_number_in_use_is_malformed() {
     let mut guest = start(Role::Subreaper);
     let exec = guest.exec(command(&["sleep", "600"]));
-    guest.send(&ToGuest::Exec(Exec {
+    guest.send(&ToGuest::Exec(ExecCommand {
         exec,
         ..command(&["true"])
     }));
@@ -154,7 +154,7 @@ fn a_number_in_use_is_malformed() {
 #[test]
 fn commands_die_with_a_guest_that_is_killed() {
     let mut guest = start(Role::Subreaper);
-    let exec = guest.exec(Exec {
+    let exec = guest.exec(ExecCommand {
         stdin: StdinKind::Stream,
         ..command(&["sleep", "600"])
     });

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use crate::harness::{Role, command, eventually, roles, shell, start};
-use offleash_protocol::{End, Exec, StdinKind, ToGuest};
+use offleash_protocol::{ExecCommand, ExitReport, StdinKind, ToGuest};
 use sha2::{Digest, Sha256};
 
-const EXITED_WELL: Option<End> = Some(End::Exited { code: 0 });
+const EXITED_WELL: Option<ExitReport> = Some(ExitReport::Exited { code: 0 });
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -46,7 +46,7 @@ fn ten_megabytes_go_in_and_come_back() {
     for role in roles() {
         let mut guest = start(role);
         let bytes = noise(10_000_000);
-        let exec = guest.exec(Exec {
+        let exec = guest.exec(ExecCommand {
             stdin: StdinKind::Stream,
             ..command(&["cat"])
         });
@@ -66,7 +66,7 @@ fn ten_megabytes_go_in_and_come_back() {
 #[test]
 fn input_that_nobody_reads_counts_as_taken_once_it_is_closed() {
     let mut guest = start(Role::Subreaper);
-    let exec = guest.exec(Exec {
+    let exec = guest.exec(ExecCommand {
         stdin: StdinKind::Stream,
         ..shell("exec <&-; echo closed; sleep 60")
     });
@@ -78,13 +78,13 @@ fn input_that_nobody_reads_counts_as_taken_once_it_is_closed() {
         signal: 15,
         group: true,
     });
-    assert_eq!(guest.wait(exec).end, Some(End::Signaled { signal: 15 }));
+    assert_eq!(guest.wait(exec).end, Some(ExitReport::Signaled { signal: 15 }));
 }
 
 #[test]
 fn more_input_than_the_window_ends_the_guest() {
     let mut guest = start(Role::Subreaper);
-    let exec = guest.exec(Exec {
+    let exec = guest.exec(ExecCommand {
         stdin: StdinKind::Stream,
         ..command(&["sleep", "60"])
     });
@@ -172,7 +172,7 @@ fn a_host_that_reads_nothing_is_not_flooded_and_is_still_heard() {
         signal: 9,
         group: false,
     });
-    assert_eq!(guest.wait(exec).end, Some(End::Signaled { signal: 9 }));
+    assert_eq!(guest.wait(exec).end, Some(ExitReport::Signaled { signal: 9 }));
 }
 
 fn resident_kib(pid: i32) -> u64 {
@@ -192,7 +192,7 @@ fn a_terminal_has_the_size_it_was_given_and_is_told_of_another() {
     for role in roles() {
         let mut guest = start(role);
         let script = "stty size; trap 'stty size; exit 5' WINCH; echo ready; while :; do sleep 0.01; done";
-        let exec = guest.exec(Exec {
+        let exec = guest.exec(ExecCommand {
             tty: Some((31, 97)),
             stdin: StdinKind::Stream,
             ..shell(script)
@@ -206,7 +206,7 @@ fn a_terminal_has_the_size_it_was_given_and_is_told_of_another() {
         let outcome = guest.wait(exec);
         assert_eq!(
             (outcome.text().as_str(), outcome.end),
-            ("31 97\r\nready\r\n44 123\r\n", Some(End::Exited { code: 5 }))
+            ("31 97\r\nready\r\n44 123\r\n", Some(ExitReport::Exited { code: 5 }))
         );
     }
 }
@@ -214,7 +214,7 @@ fn a_terminal_has_the_size_it_was_given_and_is_told_of_another() {
 #[test]
 fn a_terminal_is_the_controlling_one_and_carries_all_streams() {
     let script = "tty; test -t 0 && test -t 1 && test -t 2 && echo all >/dev/tty; echo err >&2";
-    let outcome = start(Role::Subreaper).run(Exec {
+    let outcome = start(Role::Subreaper).run(ExecCommand {
         tty: Some((24, 80)),
         ..shell(script)
     });
@@ -229,7 +229,7 @@ fn a_terminal_is_the_controlling_one_and_carries_all_streams() {
 #[test]
 fn keys_and_the_end_of_input_work_on_a_terminal() {
     let mut guest = start(Role::Subreaper);
-    let request = |script| Exec {
+    let request = |script| ExecCommand {
         tty: Some((24, 80)),
         stdin: StdinKind::Stream,
         ..shell(script)
@@ -242,7 +242,7 @@ fn keys_and_the_end_of_input_work_on_a_terminal() {
     let exec = guest.exec(request("stty -echo; echo ready; exec sleep 60"));
     guest.wait_for_output(exec, "ready");
     guest.send(&ToGuest::Input { exec, bytes: vec![3] });
-    assert_eq!(guest.wait(exec).end, Some(End::Signaled { signal: 2 }));
+    assert_eq!(guest.wait(exec).end, Some(ExitReport::Signaled { signal: 2 }));
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn a_terminal_that_a_descendant_holds_does_not_delay_the_end() {
     let mut guest = start(Role::Subreaper);
     for _ in 0..20 {
         let script = "trap '' HUP; sleep 60 & head -c 3000 /dev/zero | tr '\\0' x";
-        let outcome = guest.run(Exec {
+        let outcome = guest.run(ExecCommand {
             tty: Some((24, 80)),
             ..shell(script)
         });

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use crate::harness::{Guest, Role, program, roles, shell, start};
 use crate::users::is_root;
 use offleash_protocol::sudo::{SudoReply, SudoRequest, SudoRun};
-use offleash_protocol::{Decoder, End, Exec, Ids, ToGuest, encode};
+use offleash_protocol::{ExecCommand, ExitReport, GuestIds, MessageDecoder, ToGuest, encode};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 /// A guest that serves sudo, and a directory with the program.
@@ -43,7 +43,7 @@ impl Sudo {
     }
 
     /// A script that finds the program; `$me` is the caller's own id.
-    fn script(&self, user: Option<Ids>, script: &str) -> Exec {
+    fn script(&self, user: Option<GuestIds>, script: &str) -> ExecCommand {
         let directory = self.directory.path().to_str().expect("text");
         let env = [
             ("PATH", format!("{directory}:/usr/local/bin:/usr/bin:/bin")),
@@ -52,14 +52,14 @@ impl Sudo {
             ("me", format!("#{}", rustix::process::geteuid().as_raw())),
         ];
         let env = env.map(|(name, value)| (name.as_bytes().to_vec(), value.into_bytes()));
-        Exec {
+        ExecCommand {
             env: env.to_vec(),
             user,
             ..shell(script)
         }
     }
 
-    fn output(&mut self, user: Option<Ids>, script: &str) -> String {
+    fn output(&mut self, user: Option<GuestIds>, script: &str) -> String {
         let request = self.script(user, script);
         let outcome = self.guest.run(request);
         outcome.text() + &String::from_utf8_lossy(&outcome.stderr)
@@ -73,7 +73,7 @@ impl Sudo {
     }
 }
 
-const SOMEBODY: Ids = Ids {
+const SOMEBODY: GuestIds = GuestIds {
     uid: 54_321,
     gid: 54_322,
 };
@@ -149,7 +149,7 @@ fn signals_are_passed_on() {
     let outcome = sudo.guest.wait(exec);
     assert_eq!(
         (outcome.text(), outcome.end),
-        ("ready\ncaught\n".to_owned(), Some(End::Exited { code: 3 }))
+        ("ready\ncaught\n".to_owned(), Some(ExitReport::Exited { code: 3 }))
     );
 }
 
@@ -173,7 +173,7 @@ fn run(argv: &[&str]) -> SudoRequest {
         argv: argv.iter().map(|word| word.as_bytes().to_vec()).collect(),
         env: Vec::new(),
         cwd: b"/".to_vec(),
-        user: Ids {
+        user: GuestIds {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
         },
@@ -193,7 +193,7 @@ fn send(stream: &UnixStream, bytes: &[u8], descriptors: usize) {
 
 /// What comes until the guest closes the connection.
 fn answers(mut stream: UnixStream) -> Vec<SudoReply> {
-    let (mut bytes, mut decoder, mut replies) = (Vec::new(), Decoder::new(), Vec::new());
+    let (mut bytes, mut decoder, mut replies) = (Vec::new(), MessageDecoder::new(), Vec::new());
     match stream.read_to_end(&mut bytes) {
         Ok(_) => {}
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}

@@ -5,17 +5,17 @@
 use std::os::unix::fs::PermissionsExt;
 
 use crate::harness::{Role, eventually, lives, shell, start};
-use offleash_protocol::{End, Exec, Ids, StartFailure};
+use offleash_protocol::{ExecCommand, ExitReport, GuestIds, StartFailure};
 
-const EXITED_WELL: Option<End> = Some(End::Exited { code: 0 });
+const EXITED_WELL: Option<ExitReport> = Some(ExitReport::Exited { code: 0 });
 
-const SOMEBODY: Ids = Ids {
+const SOMEBODY: GuestIds = GuestIds {
     uid: 54_321,
     gid: 54_322,
 };
 
-fn own() -> Ids {
-    Ids {
+fn own() -> GuestIds {
+    GuestIds {
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
     }
@@ -31,15 +31,15 @@ pub(crate) fn is_root() -> bool {
     is_root
 }
 
-fn as_user(user: Ids, script: &str) -> Exec {
-    Exec {
+fn as_user(user: GuestIds, script: &str) -> ExecCommand {
+    ExecCommand {
         user: Some(user),
         ..shell(script)
     }
 }
 
-fn not_changed(errno: i32) -> Option<End> {
-    Some(End::NotStarted(StartFailure::Other {
+fn not_changed(errno: i32) -> Option<ExitReport> {
+    Some(ExitReport::NotStarted(StartFailure::Other {
         step: "change the user".to_owned(),
         errno,
     }))
@@ -68,7 +68,7 @@ fn streams_can_be_opened_again_by_name() {
         (&outcome.stdout[..], &outcome.stderr[..]),
         (&b"out\n"[..], &b"err\n"[..])
     );
-    let with_terminal = Exec {
+    let with_terminal = ExecCommand {
         tty: Some((24, 80)),
         ..request
     };
@@ -87,11 +87,11 @@ fn the_directory_is_entered_as_the_user() {
     allow(0o700);
     let mut guest = start(Role::Subreaper);
     let cwd = directory.path().to_str().expect("text").as_bytes().to_vec();
-    let request = Exec {
+    let request = ExecCommand {
         cwd,
         ..as_user(SOMEBODY, "pwd")
     };
-    let refused = End::NotStarted(StartFailure::Directory { errno: 13 });
+    let refused = ExitReport::NotStarted(StartFailure::Directory { errno: 13 });
     assert_eq!(guest.run(request.clone()).end, Some(refused));
     allow(0o755);
     assert_eq!(guest.run(request).end, EXITED_WELL);
@@ -100,7 +100,7 @@ fn the_directory_is_entered_as_the_user() {
 #[test]
 fn whoever_the_guest_is_already_needs_no_change() {
     let outcome = start(Role::Subreaper).run(as_user(own(), "id -u; id -g"));
-    let Ids { uid, gid } = own();
+    let GuestIds { uid, gid } = own();
     assert_eq!(outcome.text(), format!("{uid}\n{gid}\n"), "{outcome:?}");
 }
 
@@ -109,7 +109,7 @@ fn what_is_nobody_is_refused() {
     let nobody = u32::MAX;
     let mut guest = start(Role::Subreaper);
     for (uid, gid) in [(nobody, 1), (1, nobody), (nobody, nobody)] {
-        assert_eq!(guest.run(as_user(Ids { uid, gid }, "true")).end, not_changed(22));
+        assert_eq!(guest.run(as_user(GuestIds { uid, gid }, "true")).end, not_changed(22));
     }
     if own().uid != 0 {
         assert_eq!(guest.run(as_user(SOMEBODY, "true")).end, not_changed(1));
@@ -118,7 +118,7 @@ fn what_is_nobody_is_refused() {
     if crate::harness::roles().contains(&Role::Init) {
         let outcome = start(Role::Init).run(as_user(SOMEBODY, "true"));
         assert!(
-            matches!(&outcome.end, Some(End::NotStarted(StartFailure::Other { step, .. })) if step == "change the user")
+            matches!(&outcome.end, Some(ExitReport::NotStarted(StartFailure::Other { step, .. })) if step == "change the user")
         );
     }
     assert_eq!(guest.run(shell("true")).end, EXITED_WELL);

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::harness::{Guest, Role, roles, start};
 use crate::worker::{Worker, bytes};
 use offleash_protocol::files::ChangeKind::{Chmod, Create, Remove, Rename, Write};
-use offleash_protocol::files::{Change, ChangeKind, FileReply, FileRequest};
+use offleash_protocol::files::{ChangeKind, FileReply, FileRequest, WatchedChange};
 use rustix::io::Errno;
 
 /// Asks a worker to watch; answers what it says first.
@@ -23,7 +23,7 @@ fn watch(guest: &mut Guest, path: &Path, recursive: bool) -> Worker {
     worker
 }
 
-fn changes(worker: &mut Worker) -> Vec<Change> {
+fn changes(worker: &mut Worker) -> Vec<WatchedChange> {
     match worker.next() {
         Some(FileReply::Changed(changes)) => changes,
         other => panic!("{other:?}"),
@@ -129,7 +129,7 @@ fn directories_that_appear_are_watched_with_what_is_in_them() {
         told(&[("new", Rename), ("newer", Create)])
     );
     std::fs::write(root.join("newer/sub/latest"), "").unwrap();
-    let names = |changes: Vec<Change>| changes.into_iter().map(|change| change.name).collect::<Vec<_>>();
+    let names = |changes: Vec<WatchedChange>| changes.into_iter().map(|change| change.name).collect::<Vec<_>>();
     let mut seen = Vec::new();
     while !seen.contains(&b"newer/sub/latest".to_vec()) {
         seen.extend(names(changes(&mut watcher)));

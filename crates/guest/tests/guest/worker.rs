@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use offleash_protocol::files::{DATA_CHUNK, Entry, FileReply, FileRequest};
-use offleash_protocol::{Decoder, encode};
+use offleash_protocol::files::{DATA_CHUNK, FileEntry, FileReply, FileRequest};
+use offleash_protocol::{MessageDecoder, encode};
 use rustix::net::SendFlags;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
@@ -12,7 +12,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 #[derive(Debug)]
 pub(crate) struct Worker {
     socket: OwnedFd,
-    decoder: Decoder<FileReply>,
+    decoder: MessageDecoder<FileReply>,
 }
 
 /// What was tried, and the error number.
@@ -26,7 +26,7 @@ impl Worker {
         }
         Self {
             socket,
-            decoder: Decoder::new(),
+            decoder: MessageDecoder::new(),
         }
     }
 
@@ -66,7 +66,7 @@ impl Worker {
     }
 
     /// Asks for something that is answered with what is there.
-    pub(crate) fn entry(&mut self, request: &FileRequest) -> Result<Entry, Failed> {
+    pub(crate) fn entry(&mut self, request: &FileRequest) -> Result<FileEntry, Failed> {
         match self.ask(request) {
             FileReply::Entry(entry) => Ok(entry),
             FileReply::Failed { step, errno } => Err((step, errno)),
@@ -74,7 +74,7 @@ impl Worker {
         }
     }
 
-    pub(crate) fn stat(&mut self, path: &Path) -> Result<Entry, Failed> {
+    pub(crate) fn stat(&mut self, path: &Path) -> Result<FileEntry, Failed> {
         self.entry(&FileRequest::Stat { path: bytes(path) })
     }
 
@@ -86,7 +86,7 @@ impl Worker {
         }
     }
 
-    pub(crate) fn list(&mut self, path: &Path, depth: u32) -> Result<Vec<Entry>, Failed> {
+    pub(crate) fn list(&mut self, path: &Path, depth: u32) -> Result<Vec<FileEntry>, Failed> {
         self.send(&FileRequest::List {
             path: bytes(path),
             depth,
@@ -103,7 +103,12 @@ impl Worker {
     }
 
     /// What a file is and what is in it.
-    pub(crate) fn read(&mut self, path: &Path, offset: u64, length: Option<u64>) -> Result<(Entry, Vec<u8>), Failed> {
+    pub(crate) fn read(
+        &mut self,
+        path: &Path,
+        offset: u64,
+        length: Option<u64>,
+    ) -> Result<(FileEntry, Vec<u8>), Failed> {
         let path = bytes(path);
         let entry = self.entry(&FileRequest::Read { path, offset, length })?;
         let mut content = Vec::new();
@@ -121,7 +126,12 @@ impl Worker {
     }
 
     /// Writes a file in pieces.
-    pub(crate) fn write(&mut self, path: &Path, content: &[u8], metadata: &[(&str, &str)]) -> Result<Entry, Failed> {
+    pub(crate) fn write(
+        &mut self,
+        path: &Path,
+        content: &[u8],
+        metadata: &[(&str, &str)],
+    ) -> Result<FileEntry, Failed> {
         self.send(&FileRequest::Write {
             path: bytes(path),
             metadata: pairs(metadata),

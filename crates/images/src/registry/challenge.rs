@@ -10,12 +10,12 @@ pub(super) struct Challenge {
     pub(super) parameters: BTreeMap<String, String>,
 }
 
-const LONGEST: usize = 8 << 10;
+const MAX_LENGTH: usize = 8 << 10;
 
 /// All ways that a header names; what cannot be read ends them.
 pub(super) fn parse(header: &str) -> Vec<Challenge> {
     let mut all: Vec<Challenge> = Vec::new();
-    let mut rest = header.get(..LONGEST).unwrap_or(header).trim_start();
+    let mut rest = header.get(..MAX_LENGTH).unwrap_or(header).trim_start();
     while !rest.is_empty() {
         let Some((word, after)) = token(rest) else { break };
         let after = after.trim_start_matches([' ', '\t']);

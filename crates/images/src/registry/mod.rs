@@ -173,7 +173,7 @@ impl<'a> Repository<'a> {
 
     /// What an answer says went wrong.
     async fn said(&self, response: Response<Incoming>) -> String {
-        const LONGEST: u64 = 16 << 10;
+        const MAX_LENGTH: u64 = 16 << 10;
         const SHOWN: usize = 200;
         #[derive(serde::Deserialize)]
         struct Errors {
@@ -187,7 +187,7 @@ impl<'a> Repository<'a> {
             message: String,
         }
         let status = response.status();
-        let body = self.connector.read(response, LONGEST, &self.name).await;
+        let body = self.connector.read(response, MAX_LENGTH, &self.name).await;
         let errors = body.ok().and_then(|body| serde_json::from_slice::<Errors>(&body).ok());
         let said = errors.into_iter().flat_map(|errors| errors.errors).next();
         let text = match said {

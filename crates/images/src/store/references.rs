@@ -14,7 +14,7 @@ use crate::unpack::{LayerOwnership, LayerReport};
 const VERSION: u32 = 1;
 const MAX_RECORD: u64 = 64 << 10;
 /// How much of a digest tells an image from others.
-const SHORTEST_PREFIX: usize = 6;
+const MIN_PREFIX: usize = 6;
 
 /// What a name means.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -106,7 +106,7 @@ impl ImageStore {
             return Ok(record);
         }
         let prefix = name.strip_prefix("sha256:").unwrap_or(name);
-        let is_prefix = prefix.len() >= SHORTEST_PREFIX && prefix.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_prefix = prefix.len() >= MIN_PREFIX && prefix.bytes().all(|byte| byte.is_ascii_hexdigit());
         if !is_prefix {
             name.parse::<ImageReference>()?;
             return Err(missing());

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::ContextActor;
-use crate::contexts::State;
+use crate::contexts::ContextState;
 use crate::error::ContextError;
-use crate::process::Processes;
-use crate::state::{Obstacle, SaveOptions, SavedContext};
+use crate::process::ProcessHost;
+use crate::state::{CarryObstacle, SaveOptions, SavedContext};
 
 /// That a context is to save what its cells left, and run none until it is released.
 #[derive(Debug)]
@@ -26,9 +26,9 @@ pub(crate) fn too_late() -> ContextError {
     }
 }
 
-impl<P: Processes> ContextActor<P> {
+impl<P: ProcessHost> ContextActor<P> {
     /// Has a driver that has loaded what cells of another left.
-    pub(super) async fn load(&mut self, path: &str) -> Result<Vec<Obstacle>, ContextError> {
+    pub(super) async fn load(&mut self, path: &str) -> Result<Vec<CarryObstacle>, ContextError> {
         self.make_ready().await?;
         let has_run = self.has_run();
         let Some(driver) = self.driver.as_mut().filter(|_| !has_run) else {
@@ -75,16 +75,16 @@ impl<P: Processes> ContextActor<P> {
         }
         let language = self.info.language;
         if let Some(reason) = language.cannot_be_saved() {
-            return nothing.without(vec![Obstacle::whole_context(language, reason)], options.skip);
+            return nothing.without(vec![CarryObstacle::whole_context(language, reason)], options.skip);
         }
         let file = options.new_file()?;
-        self.note(State::Busy);
+        self.note(ContextState::Busy);
         let Some(driver) = &mut self.driver else {
             return Ok(nothing);
         };
         match driver.save(language, options, &file).await {
             Ok(left_out) => {
-                self.note(State::Idle);
+                self.note(ContextState::Idle);
                 Ok(SavedContext {
                     file: Some(file),
                     left_out,

@@ -8,23 +8,23 @@ use tokio::time::timeout;
 use super::{DriverNews, DriverProcess, number};
 use crate::contexts::ContextInfo;
 use crate::error::ContextError;
-use crate::id::Id;
+use crate::id::HexId;
 use crate::language::Language;
-use crate::process::{ProcessError, Processes};
-use crate::protocol::{HostFrame, Kind};
-use crate::state::{NotSaved, Obstacle, SaveOptions};
+use crate::process::{ProcessError, ProcessHost};
+use crate::protocol::{FrameKind, HostFrame};
+use crate::state::{CarryObstacle, NotSaved, SaveOptions};
 
 /// How many obstacles are of use.
-const MOST_OBSTACLES: usize = 100;
+const MAX_OBSTACLES: usize = 100;
 /// Characters of a reason.
-const MOST_REASON: usize = 600;
+const MAX_REASON: usize = 600;
 /// What the driver may take beyond the time that it was given.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Why a driver did not save.
 #[derive(Debug)]
 pub(crate) enum SaveError {
-    Obstacles(Vec<Obstacle>),
+    Obstacles(Vec<CarryObstacle>),
     Failed(NotSaved, String),
 }
 
@@ -50,16 +50,16 @@ enum DriverAnswer {
     Refused { why: String, reason: String },
 }
 
-impl<P: Processes> DriverProcess<P> {
+impl<P: ProcessHost> DriverProcess<P> {
     /// Has it write what its cells left to a file; answers what it left out.
     pub(crate) async fn save(
         &mut self,
         language: Language,
         options: &SaveOptions,
         path: &str,
-    ) -> Result<Vec<Obstacle>, SaveError> {
+    ) -> Result<Vec<CarryObstacle>, SaveError> {
         let failed = |reason: &str| SaveError::Failed(NotSaved::Other, reason.to_owned());
-        let id = Id::random().map_err(|error| failed(&error.to_string()))?;
+        let id = HexId::random().map_err(|error| failed(&error.to_string()))?;
         let save = HostFrame::Save {
             id,
             seconds: options.time.as_secs().max(1),
@@ -89,8 +89,8 @@ impl<P: Processes> DriverProcess<P> {
         language: Language,
         path: &str,
         patience: Duration,
-    ) -> Result<(u64, Vec<Obstacle>), String> {
-        let id = Id::random().map_err(|error| error.to_string())?;
+    ) -> Result<(u64, Vec<CarryObstacle>), String> {
+        let id = HexId::random().map_err(|error| error.to_string())?;
         match timeout(patience, self.ask(language, HostFrame::Load(id, path), id)).await {
             Ok(Ok((DriverAnswer::Loaded(count), left_out))) => Ok((count, left_out)),
             Ok(Ok((DriverAnswer::Refused { reason, .. }, _))) => Err(reason),
@@ -104,8 +104,8 @@ impl<P: Processes> DriverProcess<P> {
         &mut self,
         language: Language,
         question: HostFrame<'_>,
-        id: Id,
-    ) -> Result<(DriverAnswer, Vec<Obstacle>), String> {
+        id: HexId,
+    ) -> Result<(DriverAnswer, Vec<CarryObstacle>), String> {
         let part = language.state_source().map(HostFrame::Part);
         let frames: Result<Vec<_>, _> = part.iter().chain([&question]).map(HostFrame::encode).collect();
         let mut feeding = pin!(self.feed(frames.map_err(|error| error.to_string())?));
@@ -131,13 +131,13 @@ impl<P: Processes> DriverProcess<P> {
                 continue;
             }
             let answer = match frame.kind {
-                Kind::Obstacle => {
-                    obstacles.extend(Obstacle::parse(&frame.payload).filter(|_| obstacles.len() < MOST_OBSTACLES));
+                FrameKind::Obstacle => {
+                    obstacles.extend(CarryObstacle::parse(&frame.payload).filter(|_| obstacles.len() < MAX_OBSTACLES));
                     continue;
                 }
-                Kind::Saved => DriverAnswer::Saved,
-                Kind::Loaded => DriverAnswer::Loaded(number(&frame.payload).ok_or("a number of cells is none")?),
-                Kind::Refused => refused(&frame.payload),
+                FrameKind::Saved => DriverAnswer::Saved,
+                FrameKind::Loaded => DriverAnswer::Loaded(number(&frame.payload).ok_or("a number of cells is none")?),
+                FrameKind::Refused => refused(&frame.payload),
                 _ => continue,
             };
             return Ok((answer, obstacles));
@@ -149,7 +149,7 @@ fn refused(payload: &[u8]) -> DriverAnswer {
     let text = String::from_utf8_lossy(payload);
     let (why, reason) = text.split_once('\n').unwrap_or(("other", &text));
     DriverAnswer::Refused {
-        why: why.chars().take(MOST_REASON).collect(),
-        reason: reason.chars().take(MOST_REASON).collect(),
+        why: why.chars().take(MAX_REASON).collect(),
+        reason: reason.chars().take(MAX_REASON).collect(),
     }
 }

@@ -4,13 +4,13 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn encoded(kind: &str, id: Id, payload: &[u8]) -> Vec<u8> {
+fn encoded(kind: &str, id: HexId, payload: &[u8]) -> Vec<u8> {
     let mut bytes = format!("{kind} {id} {}\n", payload.len()).into_bytes();
     bytes.extend_from_slice(payload);
     bytes
 }
 
-fn decode_all(decoder: &mut Decoder, mut bytes: &[u8]) -> Result<Vec<DriverFrame>, FrameError> {
+fn decode_all(decoder: &mut DriverDecoder, mut bytes: &[u8]) -> Result<Vec<DriverFrame>, FrameError> {
     let mut frames = Vec::new();
     while !bytes.is_empty() {
         frames.extend(decoder.next(&mut bytes)?);
@@ -18,7 +18,7 @@ fn decode_all(decoder: &mut Decoder, mut bytes: &[u8]) -> Result<Vec<DriverFrame
     Ok(frames)
 }
 
-fn id_of(number: u8) -> Id {
+fn id_of(number: u8) -> HexId {
     format!("{number:032x}").parse().unwrap()
 }
 
@@ -34,20 +34,20 @@ fn pieces<'a>(bytes: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
     pieces
 }
 
-const KINDS: [(&str, Kind); 13] = [
-    ("sync", Kind::Sync),
-    ("count", Kind::Count),
-    ("stdout", Kind::Stdout),
-    ("stderr", Kind::Stderr),
-    ("text", Kind::Text),
-    ("json", Kind::Json),
-    ("omitted", Kind::Omitted),
-    ("result", Kind::Result),
-    ("error_name", Kind::ErrorName),
-    ("error_value", Kind::ErrorValue),
-    ("error", Kind::Error),
-    ("truncated", Kind::Truncated),
-    ("done", Kind::Done),
+const KINDS: [(&str, FrameKind); 13] = [
+    ("sync", FrameKind::Sync),
+    ("count", FrameKind::Count),
+    ("stdout", FrameKind::Stdout),
+    ("stderr", FrameKind::Stderr),
+    ("text", FrameKind::Text),
+    ("json", FrameKind::Json),
+    ("omitted", FrameKind::Omitted),
+    ("result", FrameKind::Result),
+    ("error_name", FrameKind::ErrorName),
+    ("error_value", FrameKind::ErrorValue),
+    ("error", FrameKind::Error),
+    ("truncated", FrameKind::Truncated),
+    ("done", FrameKind::Done),
 ];
 
 proptest! {
@@ -65,7 +65,7 @@ proptest! {
             bytes.extend(encoded(word, id, &payload));
             expected.push(DriverFrame { kind, id, payload });
         }
-        let mut decoder = Decoder::new();
+        let mut decoder = DriverDecoder::new();
         let mut found = Vec::new();
         for piece in pieces(&bytes, &cuts) {
             found.extend(decode_all(&mut decoder, piece).unwrap());
@@ -75,7 +75,7 @@ proptest! {
 
     #[test]
     fn nothing_that_a_driver_says_is_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-        let _ = decode_all(&mut Decoder::new(), &bytes);
+        let _ = decode_all(&mut DriverDecoder::new(), &bytes);
     }
 
     #[test]
@@ -87,8 +87,8 @@ proptest! {
         let mut bytes = before;
         bytes.extend(encoded("sync", id, b"3"));
         bytes.extend(encoded("stdout", id_of(8), b"x"));
-        let mut scanner = Some(Scanner::new(id));
-        let mut decoder = Decoder::new();
+        let mut scanner = Some(SyncScanner::new(id));
+        let mut decoder = DriverDecoder::new();
         let mut found = Vec::new();
         for piece in pieces(&bytes, &cuts) {
             let rest = match &mut scanner {
@@ -101,7 +101,7 @@ proptest! {
             found.extend(decode_all(&mut decoder, &rest).unwrap());
         }
         prop_assert_eq!(found.len(), 2);
-        prop_assert_eq!(&found[0], &DriverFrame { kind: Kind::Sync, id, payload: b"3".to_vec() });
+        prop_assert_eq!(&found[0], &DriverFrame { kind: FrameKind::Sync, id, payload: b"3".to_vec() });
     }
 }
 
@@ -126,7 +126,7 @@ fn what_is_no_frame_is_refused() {
         ("x".repeat(MAX_LINE), FrameError::Line),
     ] {
         assert_eq!(
-            decode_all(&mut Decoder::new(), line.as_bytes()),
+            decode_all(&mut DriverDecoder::new(), line.as_bytes()),
             Err(expected),
             "{line:?}"
         );
@@ -135,7 +135,7 @@ fn what_is_no_frame_is_refused() {
 
 #[test]
 fn a_large_frame_takes_no_more_than_what_came_of_it() {
-    let mut decoder = Decoder::new();
+    let mut decoder = DriverDecoder::new();
     let line = format!("text {NOBODY} {MAX_FROM_DRIVER}\n");
     assert_eq!(decode_all(&mut decoder, line.as_bytes()), Ok(Vec::new()));
     assert_eq!(decode_all(&mut decoder, b"abc"), Ok(Vec::new()));

@@ -11,30 +11,30 @@ enum Seen {
     Other(String),
 }
 
-fn frame(kind: Kind, payload: &[u8]) -> DriverFrame {
+fn frame(kind: FrameKind, payload: &[u8]) -> DriverFrame {
     let payload = payload.to_vec();
     let id = id();
     DriverFrame { kind, id, payload }
 }
 
-fn id() -> Id {
+fn id() -> HexId {
     format!("{:032x}", 1).parse().unwrap()
 }
 
-fn kind_of(stream: OutputStream) -> Kind {
+fn kind_of(stream: OutputStream) -> FrameKind {
     match stream {
-        OutputStream::Stdout => Kind::Stdout,
-        OutputStream::Stderr => Kind::Stderr,
+        OutputStream::Stdout => FrameKind::Stdout,
+        OutputStream::Stderr => FrameKind::Stderr,
     }
 }
 
 /// Tells of frames, and answers what comes of them.
-fn seen(limits: &Limits, frames: Vec<DriverFrame>) -> Vec<Seen> {
+fn seen(limits: &CellLimits, frames: Vec<DriverFrame>) -> Vec<Seen> {
     let mut told = CellReporter::new(id(), limits);
     for frame in frames {
         told.take(frame);
     }
-    told.take(frame(Kind::Done, b""));
+    told.take(frame(FrameKind::Done, b""));
     let mut seen = Vec::new();
     for event in told.pending {
         match event {
@@ -82,8 +82,8 @@ fn frames(all: &[Said], cuts: &[prop::sample::Index]) -> Vec<DriverFrame> {
                 }
             }
             Said::Result(text) => {
-                frames.push(frame(Kind::Text, format!("text/plain\n{text}").as_bytes()));
-                frames.push(frame(Kind::Result, b"display"));
+                frames.push(frame(FrameKind::Text, format!("text/plain\n{text}").as_bytes()));
+                frames.push(frame(FrameKind::Result, b"display"));
             }
         }
     }
@@ -97,7 +97,7 @@ proptest! {
         cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..6),
         output in prop_oneof![0_u64..60, Just(1000)],
     ) {
-        let limits = Limits { output, ..Limits::default() };
+        let limits = CellLimits { output, ..CellLimits::default() };
         let whole = seen(&limits, frames(&all, &[]));
         prop_assert_eq!(&seen(&limits, frames(&all, &cuts)), &whole);
         let kept: usize = whole.iter().map(|one| match one {

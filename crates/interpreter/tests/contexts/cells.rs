@@ -6,21 +6,21 @@ use offleash_core::exec::OutputStream;
 use offleash_interpreter::cell::{Cell, CellEnd, CellEvent};
 use offleash_interpreter::contexts::Contexts;
 use offleash_interpreter::language::Language;
-use offleash_interpreter::limits::Limits;
-use offleash_interpreter::result::Form;
+use offleash_interpreter::limits::CellLimits;
+use offleash_interpreter::result::ResultForm;
 use tokio::sync::mpsc::Receiver;
 
 use crate::local::Local;
 
 /// Longer than anything here takes, on a machine that does something else.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 
-pub(crate) fn patient() -> Limits {
-    Limits {
-        grace: PATIENCE,
-        start: PATIENCE,
-        answer: PATIENCE,
-        ..Limits::default()
+pub(crate) fn patient() -> CellLimits {
+    CellLimits {
+        grace: TIMEOUT,
+        start: TIMEOUT,
+        answer: TIMEOUT,
+        ..CellLimits::default()
     }
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Outcome {
 
 pub(crate) async fn outcome(events: &mut Receiver<CellEvent>) -> Outcome {
     let mut outcome = Outcome::default();
-    while let Some(event) = tokio::time::timeout(PATIENCE, events.recv()).await.unwrap() {
+    while let Some(event) = tokio::time::timeout(TIMEOUT, events.recv()).await.unwrap() {
         assert_eq!(outcome.end, None, "nothing follows the end: {event:?}");
         match event {
             CellEvent::Begin { count } => outcome.count = count,
@@ -60,7 +60,7 @@ pub(crate) async fn outcome(events: &mut Receiver<CellEvent>) -> Outcome {
             CellEvent::End(end) => outcome.end = Some(end),
             CellEvent::Result(result) => {
                 outcome.omitted.extend(result.omitted.into_keys());
-                if let (true, Some(Form::Text(text))) = (result.is_main, result.forms.get("text/plain")) {
+                if let (true, Some(ResultForm::Text(text))) = (result.is_main, result.forms.get("text/plain")) {
                     outcome.text = Some(text.clone());
                 }
             }
@@ -80,7 +80,7 @@ pub(crate) async fn run(contexts: &Contexts<Local>, code: &str) -> Outcome {
 /// Waits until a cell has written something.
 pub(crate) async fn first_output(events: &mut Receiver<CellEvent>) {
     loop {
-        match tokio::time::timeout(PATIENCE, events.recv()).await.unwrap().unwrap() {
+        match tokio::time::timeout(TIMEOUT, events.recv()).await.unwrap().unwrap() {
             CellEvent::Output { .. } => return,
             CellEvent::Begin { .. } => {}
             other => panic!("{other:?}"),
@@ -88,6 +88,6 @@ pub(crate) async fn first_output(events: &mut Receiver<CellEvent>) {
     }
 }
 
-pub(crate) fn contexts(limits: Limits) -> Contexts<Local> {
+pub(crate) fn contexts(limits: CellLimits) -> Contexts<Local> {
     Contexts::new(Local::default(), limits)
 }

@@ -5,10 +5,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use offleash_core::exec::ExecEnd;
-use offleash_interpreter::cell::{Cell, CellEnd, Death};
+use offleash_interpreter::cell::{Cell, CellEnd, ContextDeath};
 use offleash_interpreter::contexts::Contexts;
 use offleash_interpreter::language::Language;
-use offleash_interpreter::limits::Limits;
+use offleash_interpreter::limits::CellLimits;
 
 use crate::cells::{Outcome, cell, contexts, outcome, patient};
 use crate::local::Local;
@@ -131,7 +131,7 @@ fn start(tongue: &Tongue, grace: Duration) -> Option<Contexts<Local>> {
         println!("SKIP: there is no `{}`", tongue.program);
         return None;
     }
-    Some(contexts(Limits {
+    Some(contexts(CellLimits {
         output: ROOM,
         results: ROOM,
         grace,
@@ -182,7 +182,10 @@ async fn whatever_they_do(tongue: Tongue) {
     run(&contexts, &tongue, cell(tongue.closes)).await;
     goes_on(&contexts, &tongue, tongue.closes).await;
     let ended = run(&contexts, &tongue, cell(tongue.exits)).await.end;
-    assert_eq!(ended, Some(CellEnd::Died(Death::Ended(ExecEnd::Exited { code: 3 }))));
+    assert_eq!(
+        ended,
+        Some(CellEnd::Died(ContextDeath::Ended(ExecEnd::Exited { code: 3 })))
+    );
     goes_on(&contexts, &tongue, tongue.exits).await;
     let multiplied = run(&contexts, &tongue, cell(tongue.multiplies)).await;
     assert_eq!(multiplied.end, Some(CellEnd::Done), "{multiplied:?}");
@@ -207,7 +210,7 @@ async fn that_do_not_end(tongue: Tongue) {
         let timeout = Some(Duration::from_millis(500));
         let late = Cell { timeout, ..cell(code) };
         let late = run(&contexts, &tongue, late).await;
-        let stubborn = CellEnd::Died(Death::Stubborn { timed_out: true });
+        let stubborn = CellEnd::Died(ContextDeath::Stubborn { timed_out: true });
         let ended = late.end.as_ref();
         assert!(
             ended == Some(&stubborn) || (!must_die && ended == Some(&CellEnd::TimedOut)),
@@ -234,7 +237,7 @@ async fn cells_of_bash_that_close_what_their_driver_has_end_with_it_or_go_on() {
         let ended = run(&contexts, &BASH, cell(&code)).await.end;
         let is_over = matches!(
             ended,
-            Some(CellEnd::Done | CellEnd::Died(Death::Ended(ExecEnd::Exited { .. })))
+            Some(CellEnd::Done | CellEnd::Died(ContextDeath::Ended(ExecEnd::Exited { .. })))
         );
         assert!(is_over, "{code}: {ended:?}");
         // Its driver may miss what was closed with the next cell only.

@@ -7,7 +7,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use offleash_core::exec::{ExecEnd, OutputStream};
-use offleash_interpreter::process::{Ended, ProcessError, ProcessNews, ProcessStream, Processes, Running, Start};
+use offleash_interpreter::process::{
+    EndedProcess, ProcessError, ProcessHost, ProcessNews, ProcessStart, ProcessStream, RunningProcess,
+};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use tokio::sync::mpsc;
 
@@ -42,7 +44,7 @@ struct Past {
 
 #[derive(Debug)]
 struct Entry {
-    start: Start,
+    start: ProcessStart,
     input: Arc<Mutex<ChildStdin>>,
     followers: Vec<mpsc::UnboundedSender<ProcessNews>>,
 }
@@ -73,10 +75,10 @@ impl ProcessStream for LocalStream {
     }
 }
 
-impl Processes for Local {
+impl ProcessHost for Local {
     type Stream = LocalStream;
 
-    async fn start(&self, start: Start) -> Result<LocalStream, ProcessError> {
+    async fn start(&self, start: ProcessStart) -> Result<LocalStream, ProcessError> {
         let (program, arguments) = start.argv.split_first().unwrap();
         let mut command = Command::new(program);
         command.args(arguments).process_group(0).env_remove("PYTHONPATH");
@@ -122,9 +124,9 @@ impl Processes for Local {
         Ok(LocalStream { pid, news })
     }
 
-    async fn list(&self) -> Result<Vec<Running>, ProcessError> {
+    async fn list(&self) -> Result<Vec<RunningProcess>, ProcessError> {
         let running = self.all.running.lock().unwrap();
-        let all = running.iter().map(|(pid, entry)| Running {
+        let all = running.iter().map(|(pid, entry)| RunningProcess {
             pid: *pid,
             tag: Some(entry.start.tag.clone()),
             cwd: entry.start.cwd.clone().unwrap_or_default(),
@@ -153,12 +155,12 @@ impl Processes for Local {
         kill_process_group(pid_of(pid), signal).map_err(|_| ProcessError::Ended)
     }
 
-    async fn ended(&self) -> Result<Vec<Ended>, ProcessError> {
+    async fn ended(&self) -> Result<Vec<EndedProcess>, ProcessError> {
         let all = self.all.ended.lock().unwrap();
         let asked_for = all.iter().filter(|(_, past)| past.is_asked_for);
         let ended = asked_for.filter_map(|(tag, past)| {
             let (cwd, end) = past.ended.clone()?;
-            Some(Ended {
+            Some(EndedProcess {
                 tag: tag.clone(),
                 cwd,
                 end,

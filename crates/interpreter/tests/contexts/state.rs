@@ -4,22 +4,22 @@
 use std::process::Command;
 use std::time::Duration;
 
-use super::cells::{PATIENCE, begin, cell, contexts, first_output, outcome, patient, run};
+use super::cells::{TIMEOUT, begin, cell, contexts, first_output, outcome, patient, run};
 use super::local::Local;
 use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_interpreter::cell::CellEnd;
-use offleash_interpreter::contexts::{Contexts, State};
+use offleash_interpreter::contexts::{ContextState, Contexts};
 use offleash_interpreter::error::ContextError;
 use offleash_interpreter::language::Language;
-use offleash_interpreter::limits::Limits;
+use offleash_interpreter::limits::CellLimits;
 use offleash_interpreter::state::{NotSaved, SaveOptions, SavedContext};
 use tempfile::TempDir;
 
 fn place() -> (TempDir, SaveOptions) {
     let directory = tempfile::tempdir().unwrap();
     let options = SaveOptions {
-        time: PATIENCE,
-        wait: PATIENCE,
+        time: TIMEOUT,
+        wait: TIMEOUT,
         ..SaveOptions::new(directory.path().to_str().unwrap())
     };
     (directory, options)
@@ -36,7 +36,7 @@ async fn empty(directory: &TempDir) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, gone).await.unwrap();
+    tokio::time::timeout(TIMEOUT, gone).await.unwrap();
 }
 
 #[tokio::test]
@@ -107,7 +107,7 @@ async fn no_cell_runs_from_the_saving_to_its_end() {
 #[tokio::test]
 async fn saving_waits_for_cells_that_came_before_and_not_for_ever() {
     let (directory, options) = place();
-    let limits = Limits {
+    let limits = CellLimits {
         grace: Duration::from_millis(1),
         ..patient()
     };
@@ -320,7 +320,7 @@ async fn languages_that_cannot_write_down_their_state_say_so() {
     let there = contexts(patient());
     there.restore(held.contexts()).await.unwrap();
     let found = there.get(&info.id).await.unwrap();
-    assert_eq!((found.state, found.count), (State::Idle, 0));
+    assert_eq!((found.state, found.count), (ContextState::Idle, 0));
 }
 
 #[tokio::test]

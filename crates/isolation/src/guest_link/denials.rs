@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use offleash_core::record::Denial;
+use offleash_core::record::DenialRecord;
 use offleash_core::text::Text;
-use offleash_sys::seccomp::{Listener, Notification, PeerAddress};
+use offleash_sys::seccomp::{CallNotification, NotifyListener, PeerAddress};
 
 /// Kinds of refusals that are told apart; beyond, they are counted together.
-const MOST_DENIALS: usize = 256;
+const MAX_DENIALS: usize = 256;
 
 /// What was refused so far.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub(super) struct DenialCounts {
 
 impl DenialCounts {
     /// Counts a call that waits for its answer.
-    pub(super) fn note(&mut self, call: &Notification, listener: &Listener) {
+    pub(super) fn note(&mut self, call: &CallNotification, listener: &NotifyListener) {
         if call.mediated() {
             let rule = "default: modes, owners and times are changed only where files may be written";
             return self.count("syscall", call.name().to_owned(), rule.to_owned());
@@ -35,7 +35,7 @@ impl DenialCounts {
     }
 
     fn count(&mut self, subject: &'static str, name: String, rule: String) {
-        let full = self.counted.len() >= MOST_DENIALS;
+        let full = self.counted.len() >= MAX_DENIALS;
         let key = (subject, name, rule);
         let key = if full && !self.counted.contains_key(&key) {
             (subject, "others".to_owned(), "more than are told apart".to_owned())
@@ -45,8 +45,8 @@ impl DenialCounts {
         *self.counted.entry(key).or_default() += 1;
     }
 
-    pub(super) fn into_list(self) -> Vec<Denial> {
-        let denial = |((subject, name, rule), count): ((&str, String, String), u64)| Denial {
+    pub(super) fn into_list(self) -> Vec<DenialRecord> {
+        let denial = |((subject, name, rule), count): ((&str, String, String), u64)| DenialRecord {
             subject: subject.to_owned(),
             name: Text::from(name),
             rule,
@@ -58,7 +58,7 @@ impl DenialCounts {
 
 /// Whether the filter asks about a call only so that it can be recorded: nothing is decided by the answer, since the
 /// sandbox has no way out of its network namespace.
-pub(super) fn is_observation(call: &Notification) -> bool {
+pub(super) fn is_observation(call: &CallNotification) -> bool {
     call.name() == "connect"
 }
 
@@ -72,11 +72,11 @@ mod tests {
         for _ in 0..3 {
             denials.count("syscall", "mount".to_owned(), "rule".to_owned());
         }
-        for number in 0..MOST_DENIALS + 5 {
+        for number in 0..MAX_DENIALS + 5 {
             denials.count("network", number.to_string(), "rule".to_owned());
         }
         let list = denials.into_list();
-        assert_eq!(list.len(), MOST_DENIALS + 1);
+        assert_eq!(list.len(), MAX_DENIALS + 1);
         assert_eq!(
             list.iter()
                 .find(|denial| denial.name == Text::from("mount"))

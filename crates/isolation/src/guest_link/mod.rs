@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use offleash_core::exec::{ExecEnd, ExecEvent, ExecRequest, OutputStream, StartFailure, Stdin, TerminalSize, UserIds};
 use offleash_core::plan::Plan;
-use offleash_core::record::Denial;
-use offleash_protocol::{self as protocol, Decoder, FromGuest, ToGuest};
-use offleash_sys::seccomp::{Listener, MemoryFigures, Notification};
+use offleash_core::record::DenialRecord;
+use offleash_protocol::{self as protocol, FromGuest, MessageDecoder, ToGuest};
+use offleash_sys::seccomp::{CallNotification, MemoryFigures, NotifyListener};
 use offleash_sys::socket;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -26,7 +26,7 @@ use self::denials::{DenialCounts, is_observation};
 use self::renames::PendingRenames;
 use crate::error::IsolationError;
 use crate::limits::COMMAND_OOM_SCORE;
-use crate::sandbox::{ExecId, Interest, SandboxEvent};
+use crate::sandbox::{DescriptorInterest, ExecId, SandboxEvent};
 
 /// The most bytes taken from the guest in one turn, so that signals and limits get their turn too.
 const TURN_BYTES: usize = 1024 * 1024;
@@ -40,7 +40,7 @@ pub(crate) trait CallMediator: std::fmt::Debug {
     fn admits_process(&mut self) -> bool;
 
     /// What came of the call; `None` if it is not to be.
-    fn carry_out(&mut self, call: &Notification, listener: &Listener) -> Option<Result<(), Errno>>;
+    fn carry_out(&mut self, call: &CallNotification, listener: &NotifyListener) -> Option<Result<(), Errno>>;
 }
 
 /// A connection to a guest.
@@ -48,12 +48,12 @@ pub(crate) trait CallMediator: std::fmt::Debug {
 pub(crate) struct GuestLink {
     /// `None` after we hung up.
     control: Option<OwnedFd>,
-    listener: Option<Arc<Listener>>,
+    listener: Option<Arc<NotifyListener>>,
     /// Those of processes that the guest has not started.
-    further_listeners: Vec<Arc<Listener>>,
+    further_listeners: Vec<Arc<NotifyListener>>,
     /// Nothing is left to be heard at them; the kernel takes its time to close one, at a moment of the owner's choice.
-    closed: Vec<Arc<Listener>>,
-    decoder: Decoder<FromGuest>,
+    closed: Vec<Arc<NotifyListener>>,
+    decoder: MessageDecoder<FromGuest>,
     /// Bytes that the guest has not taken yet.
     outbox: Vec<u8>,
     /// What goes with the byte of `outbox` at this place, in order.
@@ -61,7 +61,7 @@ pub(crate) struct GuestLink {
     execs: HashMap<u32, LinkedExec>,
     next_exec: u32,
     /// The guest's last measurement that nobody has asked for yet.
-    report: Option<protocol::Usage>,
+    report: Option<protocol::SandboxUsage>,
     denials: DenialCounts,
     /// Whether the guest speaks our version; nothing else it says counts before.
     greeted: bool,
@@ -91,10 +91,10 @@ impl GuestLink {
     pub(crate) fn new(control: OwnedFd, listener: Option<OwnedFd>) -> Self {
         Self {
             control: Some(control),
-            listener: listener.map(Listener::from).map(Arc::new),
+            listener: listener.map(NotifyListener::from).map(Arc::new),
             further_listeners: Vec::new(),
             closed: Vec::new(),
-            decoder: Decoder::new(),
+            decoder: MessageDecoder::new(),
             outbox: Vec::new(),
             attached: VecDeque::new(),
             execs: HashMap::new(),
@@ -177,7 +177,7 @@ impl GuestLink {
     }
 
     /// Answers calls that are refused to another process of the sandbox, too.
-    pub(crate) fn listen_to(&mut self, listener: Listener) {
+    pub(crate) fn listen_to(&mut self, listener: NotifyListener) {
         self.further_listeners.push(Arc::new(listener));
     }
 
@@ -251,17 +251,17 @@ impl GuestLink {
     }
 
     /// As [`Sandbox::wait_on`](crate::sandbox::Sandbox::wait_on).
-    pub(crate) fn wait_on(&self, take_output: bool) -> Vec<Interest<'_>> {
+    pub(crate) fn wait_on(&self, take_output: bool) -> Vec<DescriptorInterest<'_>> {
         let mut interests = Vec::with_capacity(2);
         let is_awaited = !self.gone && (take_output || !self.outbox.is_empty());
         if let Some(control) = self.control.as_ref().filter(|_| is_awaited) {
-            interests.push(Interest {
+            interests.push(DescriptorInterest {
                 descriptor: control.as_fd(),
                 writable: !self.outbox.is_empty(),
             });
         }
         for listener in self.listener.iter().chain(&self.further_listeners) {
-            interests.push(Interest {
+            interests.push(DescriptorInterest {
                 descriptor: listener.as_fd(),
                 writable: false,
             });
@@ -298,7 +298,7 @@ impl GuestLink {
     }
 
     /// What the guest measured last, if that is news.
-    pub(crate) fn take_report(&mut self) -> Option<protocol::Usage> {
+    pub(crate) fn take_report(&mut self) -> Option<protocol::SandboxUsage> {
         self.report.take()
     }
 
@@ -309,7 +309,7 @@ impl GuestLink {
     }
 
     /// Answers the last refused calls and says what was refused in all, once everything inside is gone.
-    pub(crate) fn finish(&mut self) -> Result<Vec<Denial>, IsolationError> {
+    pub(crate) fn finish(&mut self) -> Result<Vec<DenialRecord>, IsolationError> {
         self.hang_up();
         self.answer_refused_calls()?;
         self.renames.iter_mut().for_each(PendingRenames::clear);
@@ -432,7 +432,7 @@ impl GuestLink {
             ),
             FromGuest::InputTaken { exec, count } => (exec, self.acknowledge(exec, count)),
             FromGuest::Ended { exec, end, .. } => {
-                self.failed |= end != protocol::End::Exited { code: 0 };
+                self.failed |= end != protocol::ExitReport::Exited { code: 0 };
                 (exec, ExecEvent::Ended(end_of(end)))
             }
             FromGuest::UsageReport(report) => {
@@ -490,7 +490,7 @@ impl GuestLink {
     }
 
     /// Answers whether programs are left under the filter.
-    fn answer_calls_of(&mut self, listener: &Arc<Listener>) -> Result<bool, IsolationError> {
+    fn answer_calls_of(&mut self, listener: &Arc<NotifyListener>) -> Result<bool, IsolationError> {
         for _ in 0..TURN_CALLS {
             let call = match listener.receive() {
                 Ok(Some(call)) => call,
@@ -552,10 +552,10 @@ pub(crate) fn running(action: &'static str) -> impl FnOnce(io::Error) -> Isolati
     move |source| IsolationError::Running { action, source }
 }
 
-fn message_of(exec: u32, request: &ExecRequest, oom_score: Option<i16>) -> protocol::Exec {
+fn message_of(exec: u32, request: &ExecRequest, oom_score: Option<i16>) -> protocol::ExecCommand {
     use std::os::unix::ffi::OsStrExt as _;
     let bytes = |text: &std::ffi::OsString| text.as_bytes().to_vec();
-    protocol::Exec {
+    protocol::ExecCommand {
         exec,
         argv: request.argv.iter().map(bytes).collect(),
         env: request
@@ -574,8 +574,8 @@ fn message_of(exec: u32, request: &ExecRequest, oom_score: Option<i16>) -> proto
     }
 }
 
-fn ids_of(user: UserIds) -> protocol::Ids {
-    protocol::Ids {
+fn ids_of(user: UserIds) -> protocol::GuestIds {
+    protocol::GuestIds {
         uid: user.uid,
         gid: user.gid,
     }
@@ -585,18 +585,18 @@ fn send_bytes(socket: &OwnedFd, bytes: &[u8]) -> Result<usize, Errno> {
     rustix::net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
 }
 
-fn stream_of(stream: protocol::Stream) -> OutputStream {
+fn stream_of(stream: protocol::GuestStream) -> OutputStream {
     match stream {
-        protocol::Stream::Stdout => OutputStream::Stdout,
-        protocol::Stream::Stderr => OutputStream::Stderr,
+        protocol::GuestStream::Stdout => OutputStream::Stdout,
+        protocol::GuestStream::Stderr => OutputStream::Stderr,
     }
 }
 
-fn end_of(end: protocol::End) -> ExecEnd {
+fn end_of(end: protocol::ExitReport) -> ExecEnd {
     match end {
-        protocol::End::Exited { code } => ExecEnd::Exited { code },
-        protocol::End::Signaled { signal } => ExecEnd::Signaled { signal },
-        protocol::End::NotStarted(failure) => ExecEnd::NotStarted(match failure {
+        protocol::ExitReport::Exited { code } => ExecEnd::Exited { code },
+        protocol::ExitReport::Signaled { signal } => ExecEnd::Signaled { signal },
+        protocol::ExitReport::NotStarted(failure) => ExecEnd::NotStarted(match failure {
             protocol::StartFailure::NotFound => StartFailure::NotFound,
             protocol::StartFailure::NotExecutable { errno } => StartFailure::NotExecutable { errno },
             protocol::StartFailure::Directory { errno } => StartFailure::Directory { errno },

@@ -17,9 +17,9 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use offleash_core::plan::Plan;
-use offleash_protocol::rename::{How, Rename};
-use offleash_protocol::{self as protocol, Ids};
-use offleash_sys::seccomp::{Listener, Notification};
+use offleash_protocol::rename::{RenameOrder, RenameWay};
+use offleash_protocol::{self as protocol, GuestIds};
+use offleash_sys::seccomp::{CallNotification, NotifyListener};
 use offleash_sys::socket;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -28,10 +28,10 @@ use rustix::process::Pid;
 
 use self::caller::RenameRequest;
 pub(super) use self::caller::SandboxIdentity;
-use crate::sandbox::Interest;
+use crate::sandbox::DescriptorInterest;
 
 /// Workers at a time.
-const MOST_WORKERS: usize = 4;
+const MAX_WORKERS: usize = 4;
 
 /// The renamings that are not answered yet.
 #[derive(Debug)]
@@ -46,8 +46,8 @@ pub(super) struct PendingRenames {
 /// A call that waits.
 #[derive(Debug)]
 struct OfferedCall {
-    call: Notification,
-    listener: Arc<Listener>,
+    call: CallNotification,
+    listener: Arc<NotifyListener>,
 }
 
 /// A worker, and the call that it carries out.
@@ -55,13 +55,13 @@ struct OfferedCall {
 struct RunningWorker {
     offered: OfferedCall,
     socket: OwnedFd,
-    request: Rename,
+    request: RenameOrder,
     from: [OwnedFd; 2],
-    user: Option<Ids>,
+    user: Option<GuestIds>,
 }
 
 /// The start of a worker: its end of the socket, and as whom.
-pub(super) type WorkerStart<'a> = dyn FnMut(OwnedFd, Option<Ids>) -> bool + 'a;
+pub(super) type WorkerStart<'a> = dyn FnMut(OwnedFd, Option<GuestIds>) -> bool + 'a;
 
 impl PendingRenames {
     /// For the sandbox with this first process.
@@ -75,7 +75,7 @@ impl PendingRenames {
     }
 
     /// Takes a renaming that the filter offers; false if it is the kernel's.
-    pub(super) fn take(&mut self, call: Notification, listener: &Arc<Listener>) -> bool {
+    pub(super) fn take(&mut self, call: CallNotification, listener: &Arc<NotifyListener>) -> bool {
         if !caller::may_be_directory(&call, &self.kept) {
             return false;
         }
@@ -86,8 +86,8 @@ impl PendingRenames {
         true
     }
 
-    pub(super) fn wait_on(&self) -> impl Iterator<Item = Interest<'_>> {
-        self.running.iter().map(|running| Interest {
+    pub(super) fn wait_on(&self) -> impl Iterator<Item = DescriptorInterest<'_>> {
+        self.running.iter().map(|running| DescriptorInterest {
             descriptor: running.socket.as_fd(),
             writable: false,
         })
@@ -107,13 +107,13 @@ impl PendingRenames {
                 WorkerAnswer::Gone => self.settle(running, start),
             }
         }
-        while self.running.len() < MOST_WORKERS {
+        while self.running.len() < MAX_WORKERS {
             let (how, next) = match self.is_copying() {
                 false => (
-                    How::ByCopy,
+                    RenameWay::ByCopy,
                     self.to_copy.pop_front().or_else(|| self.waiting.pop_front()),
                 ),
-                true => (How::ByKernel, self.waiting.pop_front()),
+                true => (RenameWay::ByKernel, self.waiting.pop_front()),
             };
             let Some(next) = next else { return };
             self.begin(next, how, start);
@@ -128,10 +128,12 @@ impl PendingRenames {
     }
 
     fn is_copying(&self) -> bool {
-        self.running.iter().any(|running| running.request.how != How::ByKernel)
+        self.running
+            .iter()
+            .any(|running| running.request.how != RenameWay::ByKernel)
     }
 
-    fn begin(&mut self, offered: OfferedCall, how: How, start: &mut WorkerStart<'_>) {
+    fn begin(&mut self, offered: OfferedCall, how: RenameWay, start: &mut WorkerStart<'_>) {
         let asked = RenameRequest::by(&offered.call, &self.kept);
         if !offered.listener.still_waits_for(&offered.call) {
             // Whoever asked is gone, and what was opened may be another's.
@@ -148,7 +150,7 @@ impl PendingRenames {
         };
         let [old, new] = paths;
         let token = RandomState::new().hash_one(offered.call.id);
-        let request = Rename {
+        let request = RenameOrder {
             old,
             new,
             replaces,
@@ -161,9 +163,9 @@ impl PendingRenames {
     fn start(
         &mut self,
         offered: OfferedCall,
-        request: Rename,
+        request: RenameOrder,
         from: [OwnedFd; 2],
-        user: Option<Ids>,
+        user: Option<GuestIds>,
         start: &mut WorkerStart<'_>,
     ) {
         match ask(&request, &from, user, start) {
@@ -179,7 +181,7 @@ impl PendingRenames {
     }
 
     fn answered(&mut self, running: RunningWorker, outcome: Result<(), Errno>) {
-        if running.request.how == How::ByKernel && outcome == Err(Errno::XDEV) {
+        if running.request.how == RenameWay::ByKernel && outcome == Err(Errno::XDEV) {
             return self.to_copy.push_back(running.offered);
         }
         running.offered.complete(outcome);
@@ -189,14 +191,14 @@ impl PendingRenames {
     /// one finishes what it began, or undoes it.
     fn settle(&mut self, running: RunningWorker, start: &mut WorkerStart<'_>) {
         match running.request.how {
-            How::ByCopy => {
-                let request = Rename {
-                    how: How::Settle,
+            RenameWay::ByCopy => {
+                let request = RenameOrder {
+                    how: RenameWay::Settle,
                     ..running.request
                 };
                 self.start(running.offered, request, running.from, running.user, start);
             }
-            How::ByKernel | How::Settle => running.offered.leave_to_kernel(),
+            RenameWay::ByKernel | RenameWay::Settle => running.offered.leave_to_kernel(),
         }
     }
 }
@@ -237,7 +239,12 @@ fn answer_of(socket: &OwnedFd) -> WorkerAnswer {
 }
 
 /// Has a worker started, and sends it the request.
-fn ask(request: &Rename, from: &[OwnedFd; 2], user: Option<Ids>, start: &mut WorkerStart<'_>) -> Option<OwnedFd> {
+fn ask(
+    request: &RenameOrder,
+    from: &[OwnedFd; 2],
+    user: Option<GuestIds>,
+    start: &mut WorkerStart<'_>,
+) -> Option<OwnedFd> {
     let frame = protocol::encode(request).ok()?;
     let (ours, theirs) = socket::stream_pair().ok()?;
     let descriptors = [from[0].as_fd(), from[1].as_fd()];

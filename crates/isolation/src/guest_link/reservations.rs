@@ -4,8 +4,8 @@
 //! shadow of a sanitizer is fourteen terabytes. Who reserves so much gets that much more of the limit, and from then on
 //! what it uses is the watcher's to bound.
 
-use offleash_sys::rlimit::{self, Resource};
-use offleash_sys::seccomp::{Listener, Notification};
+use offleash_sys::rlimit::{self, LimitedResource};
+use offleash_sys::seccomp::{CallNotification, NotifyListener};
 use rustix::process::Pid;
 
 /// From this size on it is for address space and not for use.
@@ -15,7 +15,7 @@ const LARGE: u64 = 64 << 20;
 const ADDRESS_SPACE: u64 = 1 << 47;
 
 /// Makes room for so many bytes in the process that calls, if it still waits; answers whether it was to be made.
-pub(super) fn make_room(listener: &Listener, call: &Notification, bytes: u64) -> bool {
+pub(super) fn make_room(listener: &NotifyListener, call: &CallNotification, bytes: u64) -> bool {
     let caller = i32::try_from(call.pid).ok().and_then(Pid::from_raw);
     let Some(caller) = caller.filter(|_| (LARGE..ADDRESS_SPACE).contains(&bytes)) else {
         return false;
@@ -24,5 +24,5 @@ pub(super) fn make_room(listener: &Listener, call: &Notification, bytes: u64) ->
         return false;
     }
     // Where that is not ours to do, the call fails, as it would have before.
-    rlimit::raise_soft_of(caller, Resource::Data, bytes).is_ok()
+    rlimit::raise_soft_of(caller, LimitedResource::Data, bytes).is_ok()
 }

@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 /// How long a search may take; what was not looked at by then is as good as concealed.
-const PATIENCE: Duration = Duration::from_millis(200);
+const TIMEOUT: Duration = Duration::from_millis(200);
 
 /// What a search found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -40,7 +40,7 @@ pub(super) fn search(processes: &[u32]) -> NamelessFiles {
         found: NamelessFiles::default(),
         seen: HashSet::new(),
         inodes: HashSet::new(),
-        deadline: Instant::now() + PATIENCE,
+        deadline: Instant::now() + TIMEOUT,
     };
     let mut order = others.to_vec();
     // In an order that nobody can know, or a file would be handed from those that come later to those that came before.

@@ -11,10 +11,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::{Duration, Instant};
 
-use offleash_protocol::{Decoder, Dialogue, encode};
+use offleash_protocol::{Dialogue, MessageDecoder, encode};
 use offleash_sys::namespaces::enter_user;
 use offleash_sys::process;
-use offleash_sys::spawn::{Orphaned, Session, Spawn, spawn};
+use offleash_sys::spawn::{OrphanFate, SessionChoice, SpawnCommand, spawn};
 use rustix::fs::OFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
@@ -31,7 +31,7 @@ const OWN_PROGRAM: &[u8] = b"/proc/self/exe";
 /// The layer, for the process that measures it: after the standard descriptors.
 const LAYER: &str = "/proc/self/fd/3";
 /// Longest answer.
-const LONGEST_ANSWER: usize = 4096;
+const MAX_ANSWER: usize = 4096;
 
 /// A measurement under way. Dropped, it is ended.
 #[derive(Debug)]
@@ -50,14 +50,14 @@ impl InsideMeasurement {
         let null = OpenOptions::new().write(true).open("/dev/null")?;
         let (answer, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
         rustix::io::ioctl_fionbio(&answer, true)?;
-        let spawned = spawn(&Spawn {
+        let spawned = spawn(&SpawnCommand {
             argv: &[OWN_PROGRAM.to_vec(), SUPERVISE_COMMAND.into(), MEASURE_ROLE.into()],
             env: &[],
             cwd: Some(b"/"),
             descriptors: &[namespace.as_fd(), theirs.as_fd(), null.as_fd(), layer],
             user: None,
-            session: Session::Same,
-            orphaned: Orphaned::Dies,
+            session: SessionChoice::Same,
+            orphaned: OrphanFate::Dies,
         })
         .map_err(io::Error::other)?;
         // Not reaped yet, so its number is still its own.
@@ -79,7 +79,7 @@ impl InsideMeasurement {
                     let found = parse(&self.text).ok_or_else(|| io::ErrorKind::InvalidData.into());
                     return Some(found.map(|usage| (usage, self.began.elapsed())));
                 }
-                Ok(length) if self.text.len() + length <= LONGEST_ANSWER => {
+                Ok(length) if self.text.len() + length <= MAX_ANSWER => {
                     self.text.extend_from_slice(&piece[..length]);
                 }
                 Ok(_) => return Some(Err(io::ErrorKind::InvalidData.into())),
@@ -139,7 +139,7 @@ fn shown(usage: &LayerUsage) -> io::Result<Vec<u8>> {
 }
 
 fn parse(frame: &[u8]) -> Option<LayerUsage> {
-    let mut decoder = Decoder::new();
+    let mut decoder = MessageDecoder::new();
     decoder.push(frame);
     let MeasureAnswer {
         bytes,

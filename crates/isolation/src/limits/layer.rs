@@ -38,9 +38,9 @@ pub struct LayerUsage {
     pub inodes: u64,
     /// Names, hard links included.
     pub names: u64,
-    /// The largest number of directories in one another; those below [`MOST_DEPTH`] others were not measured.
+    /// The largest number of directories in one another; those below [`MAX_DEPTH`] others were not measured.
     ///
-    /// [`MOST_DEPTH`]: offleash_core::limits::MOST_DEPTH
+    /// [`MAX_DEPTH`]: offleash_core::limits::MAX_DEPTH
     pub depth: u64,
     /// Some of it is withheld from measurement on purpose: walk after walk a directory's permissions change under us.
     pub hidden: bool,

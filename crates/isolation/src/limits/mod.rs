@@ -1,7 +1,7 @@
 //! Keeps a sandbox within its limits and accounts for what it used.
 //!
 //! Three walls, one behind the other: a control group (`sys::cgroup`), where the machine lets us make one; limits of
-//! each process (`rlimits`); and the [`Watcher`], which measures what neither bounds and tells when a limit is hit.
+//! each process (`rlimits`); and the [`LimitWatcher`], which measures what neither bounds and tells when a limit is hit.
 //! Deliberately not here: making the group and setting the
 //! process limits (both happen while the sandbox is made), saying what is enforced, killing, the clock for wall time,
 //! and the bytes of output, which whoever reads them counts.
@@ -26,4 +26,4 @@ pub(crate) use oom_score::{COMMAND_OOM_SCORE, OOM_SCORE, prefer_to_kill};
 pub(crate) use process_tree::ProcessTree;
 pub use rlimits::{HeldByGroup, LargestFile, rlimits};
 pub(crate) use tmpfs::TmpfsMounts;
-pub use watcher::Watcher;
+pub use watcher::LimitWatcher;

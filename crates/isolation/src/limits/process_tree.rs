@@ -15,7 +15,7 @@ use rustix::process::Pid;
 const US_PER_TICK: u64 = 10_000;
 
 /// More processes than any limit allows; bounds the walk.
-const MOST_PROCESSES: usize = 100_000;
+const MAX_PROCESSES: usize = 100_000;
 
 /// The first process of a sandbox, held so that its id cannot come to mean another one.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl ProcessTree {
                 return self.processes_by_parent();
             };
             found.extend(children.into_iter().filter(|child| seen.insert(*child)));
-            if found.len() > MOST_PROCESSES {
+            if found.len() > MAX_PROCESSES {
                 break;
             }
         }

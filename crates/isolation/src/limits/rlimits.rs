@@ -1,7 +1,7 @@
 //! The limits of each process in a sandbox.
 
 use offleash_core::limits::{LimitName, Limits};
-use offleash_sys::rlimit::Resource;
+use offleash_sys::rlimit::LimitedResource;
 
 /// Memory that may be locked: the kernel's default since Linux 5.16; locked pages cannot be reclaimed.
 const LOCKED_MEMORY_BYTES: u64 = 8 * 1024 * 1024;
@@ -72,38 +72,44 @@ impl LargestFile {
 ///
 /// Not used: `RLIMIT_AS`, because Go, Java, WebAssembly engines and sanitizers reserve address space by the terabyte
 /// without using it; `RLIMIT_RSS`, which Linux ignores.
-pub fn rlimits(limits: &Limits, held: HeldByGroup) -> Vec<(Resource, u64)> {
+pub fn rlimits(limits: &Limits, held: HeldByGroup) -> Vec<(LimitedResource, u64)> {
     let mut set = vec![
         // A core dump could go to a handler outside of the sandbox and holds whatever memory held.
-        (Resource::Core, NO_CORE_DUMP),
+        (LimitedResource::Core, NO_CORE_DUMP),
         // Real-time scheduling would starve everything else, the supervisor included.
-        (Resource::RealtimePriority, 0),
+        (LimitedResource::RealtimePriority, 0),
         // No lower nice value than the one it starts with.
-        (Resource::Nice, 0),
-        (Resource::LockedMemory, LOCKED_MEMORY_BYTES),
-        (Resource::MessageQueues, MESSAGE_QUEUE_BYTES),
-        (Resource::PendingSignals, PENDING_SIGNALS),
+        (LimitedResource::Nice, 0),
+        (LimitedResource::LockedMemory, LOCKED_MEMORY_BYTES),
+        (LimitedResource::MessageQueues, MESSAGE_QUEUE_BYTES),
+        (LimitedResource::PendingSignals, PENDING_SIGNALS),
     ];
     let mut add = |resource, value: Option<u64>| set.extend(value.map(|value| (resource, value)));
-    add(Resource::FileSize, LargestFile::of(limits).map(|largest| largest.bytes));
-    add(Resource::OpenFiles, limits.open_files);
+    add(
+        LimitedResource::FileSize,
+        LargestFile::of(limits).map(|largest| largest.bytes),
+    );
+    add(LimitedResource::OpenFiles, limits.open_files);
     // Counted per user and user namespace since Linux 5.14. With one user id in a namespace of its own that is every
     // process of the sandbox. The kernel exempts the host's root (`copy_process`: `INIT_USER`), so it is no bound for
     // a sandbox that is mapped to it.
     // Where a group holds the limit, it is to be the one that refuses, since it counts that; this is then behind it.
     let slack = if held.pids { PROCESSES_SLACK } else { 0 };
-    add(Resource::Processes, limits.pids.map(|pids| pids.saturating_add(slack)));
+    add(
+        LimitedResource::Processes,
+        limits.pids.map(|pids| pids.saturating_add(slack)),
+    );
     // Each process by itself; the sum is the watcher's. It bounds a single process if the supervisor hangs.
     // A second later than the watcher, since the kernel counts this one by ticks, which a busy machine makes coarse.
     add(
-        Resource::CpuSeconds,
+        LimitedResource::CpuSeconds,
         limits.cpu_time.map(|time| time.0.div_ceil(1000) + 1),
     );
     if !held.memory
         && let Some(memory) = limits.memory
     {
-        add(Resource::Data, Some(memory.0));
-        add(Resource::Stack, Some(memory.0.min(STACK_BYTES)));
+        add(LimitedResource::Data, Some(memory.0));
+        add(LimitedResource::Stack, Some(memory.0.min(STACK_BYTES)));
     }
     set
 }
@@ -126,14 +132,14 @@ mod tests {
     #[test]
     fn what_no_sandbox_needs_is_taken_away_without_any_limit() {
         let set: BTreeMap<_, _> = rlimits(&unlimited(), GROUP).into_iter().collect();
-        assert_eq!(set[&Resource::Core], 1);
-        assert_eq!(set[&Resource::RealtimePriority], 0);
-        assert_eq!(set[&Resource::Nice], 0);
+        assert_eq!(set[&LimitedResource::Core], 1);
+        assert_eq!(set[&LimitedResource::RealtimePriority], 0);
+        assert_eq!(set[&LimitedResource::Nice], 0);
         for lifted in [
-            Resource::FileSize,
-            Resource::OpenFiles,
-            Resource::Processes,
-            Resource::CpuSeconds,
+            LimitedResource::FileSize,
+            LimitedResource::OpenFiles,
+            LimitedResource::Processes,
+            LimitedResource::CpuSeconds,
         ] {
             assert!(!set.contains_key(&lifted), "{lifted:?}");
         }
@@ -163,7 +169,7 @@ mod tests {
                 value: value << 20,
             });
             assert_eq!(LargestFile::of(&limits), expected, "{limits:?}");
-            let set_to = set.get(&Resource::FileSize).copied();
+            let set_to = set.get(&LimitedResource::FileSize).copied();
             assert_eq!(set_to, expected.map(|largest| largest.bytes), "{limits:?}");
         }
     }
@@ -177,10 +183,10 @@ mod tests {
         assert!(
             !rlimits(&limits, GROUP)
                 .iter()
-                .any(|(resource, _)| *resource == Resource::Data)
+                .any(|(resource, _)| *resource == LimitedResource::Data)
         );
-        assert!(rlimits(&limits, HeldByGroup::default()).contains(&(Resource::Data, 256 << 20)));
-        assert!(rlimits(&limits, HeldByGroup::default()).contains(&(Resource::Stack, 64 << 20)));
+        assert!(rlimits(&limits, HeldByGroup::default()).contains(&(LimitedResource::Data, 256 << 20)));
+        assert!(rlimits(&limits, HeldByGroup::default()).contains(&(LimitedResource::Stack, 64 << 20)));
     }
 
     #[test]
@@ -191,7 +197,7 @@ mod tests {
                 ..unlimited()
             };
             assert!(
-                rlimits(&limits, GROUP).contains(&(Resource::CpuSeconds, seconds)),
+                rlimits(&limits, GROUP).contains(&(LimitedResource::CpuSeconds, seconds)),
                 "{ms}"
             );
         }

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use offleash_core::limits::LimitName;
-use offleash_core::plan::{Entry, Node, Plan};
+use offleash_core::plan::{Plan, PlanEntry, PlanNode};
 use offleash_core::record::{LimitEffect, LimitHit};
 use rustix::fs::{Mode, OFlags, ResolveFlags, StatFs, fstatfs, open, openat2};
 use rustix::process::Pid;
@@ -33,8 +33,8 @@ struct TmpfsMount {
 impl TmpfsMounts {
     /// Those of `plan` in the sandbox of this first process, which must not be waited for as long as they are looked at.
     pub(crate) fn new(init: Pid, plan: &Plan) -> Self {
-        let place = |entry: &Entry| match entry.node {
-            Node::Tmpfs { size, inodes, mode } if mode & 0o222 != 0 => Some(TmpfsMount {
+        let place = |entry: &PlanEntry| match entry.node {
+            PlanNode::Tmpfs { size, inodes, mode } if mode & 0o222 != 0 => Some(TmpfsMount {
                 path: entry.target.strip_prefix("/").unwrap_or(&entry.target).to_owned(),
                 bytes: size.map(|size| size.0),
                 inodes,

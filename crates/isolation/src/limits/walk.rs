@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use offleash_core::limits::MOST_DEPTH;
+use offleash_core::limits::MAX_DEPTH;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, Stat};
 use rustix::io::Errno;
 
@@ -31,7 +31,7 @@ pub(super) struct WalkCounts {
     pub(super) inodes: u64,
     /// Names that were looked at: more than inodes where there are hard links.
     pub(super) names: u64,
-    /// The largest number of directories in one another. Those below [`MOST_DEPTH`] others were not entered.
+    /// The largest number of directories in one another. Those below [`MAX_DEPTH`] others were not entered.
     pub(super) depth: u64,
     /// A directory could not be read although it is ours: somebody takes away the permission again and again.
     pub(super) hidden: bool,
@@ -138,7 +138,7 @@ impl LayerWalk {
         // The root is the first of the levels and none of those that count.
         let depth = u64::try_from(self.levels.len()).unwrap_or(u64::MAX);
         self.counts.depth = self.counts.depth.max(depth);
-        if depth > MOST_DEPTH {
+        if depth > MAX_DEPTH {
             return;
         }
         let device = self.device;

@@ -133,14 +133,14 @@ fn a_deep_tree_is_walked_with_few_descriptors_and_up_to_a_bound() {
 #[test]
 fn deeper_than_the_bound_is_told_and_not_walked() {
     let root = tempfile::tempdir().unwrap();
-    let levels = usize::try_from(MOST_DEPTH).unwrap();
+    let levels = usize::try_from(MAX_DEPTH).unwrap();
     nest(root.path(), levels);
     let counts = count(root.path());
-    assert_eq!((counts.depth, counts.inodes), (MOST_DEPTH, MOST_DEPTH + 1));
+    assert_eq!((counts.depth, counts.inodes), (MAX_DEPTH, MAX_DEPTH + 1));
     let root = tempfile::tempdir().unwrap();
     nest(root.path(), levels + 5);
     let counts = count(root.path());
-    assert_eq!((counts.depth, counts.inodes), (MOST_DEPTH + 1, MOST_DEPTH + 1));
+    assert_eq!((counts.depth, counts.inodes), (MAX_DEPTH + 1, MAX_DEPTH + 1));
 }
 
 #[test]

@@ -8,11 +8,11 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use offleash_core::limits::{LimitName, Limits, MOST_DEPTH};
-use offleash_core::record::{LimitEffect, LimitHit, Usage};
-use offleash_sys::cgroup::Group;
+use offleash_core::limits::{LimitName, Limits, MAX_DEPTH};
+use offleash_core::record::{LimitEffect, LimitHit, RunUsage};
+use offleash_sys::cgroup::ControlGroup;
 use offleash_sys::process::ResourceUsage;
-use offleash_sys::rlimit::{self, Resource};
+use offleash_sys::rlimit::{self, LimitedResource};
 use rustix::process::Pid;
 
 use super::deleted;
@@ -20,7 +20,7 @@ use super::inside::InsideMeasurement;
 use super::layer::{LayerMeter, LayerRoom, LayerUsage};
 use super::process_tree::{ExactMemory, ProcessTree, TreeUsage};
 use super::schedule;
-use crate::sandbox::{Final, Measure};
+use crate::sandbox::{FinalReport, UsageMeasure};
 
 /// Exact measurements that are slow are made so seldom that they take at most one part in this many of the time.
 const SLOW_PART: u32 = 20;
@@ -45,9 +45,9 @@ const NAMES_PER_INODE: u64 = 4;
 
 /// Watches one sandbox from its start to its end; see the module.
 #[derive(Debug)]
-pub struct Watcher {
+pub struct LimitWatcher {
     limits: Limits,
-    group: Option<Group>,
+    group: Option<ControlGroup>,
     tree: ProcessTree,
     layers: Vec<LayerMeter>,
     /// The first process, whose user namespace is the sandbox's.
@@ -134,13 +134,13 @@ struct PeakValues {
     out_of_memory: bool,
 }
 
-impl Watcher {
+impl LimitWatcher {
     /// A watcher of the sandbox whose first process is `init`, an id outside, and which `group` holds, if there is one.
     ///
     /// `layers` are the writable layers of its overlays: directories that hold `upper`. The first process must not be
     /// waited for as long as [`Self::tick`] is called. When a layer cannot be opened, the first tick ends the run and
     /// [`Self::finish`] says why: what cannot be measured must not run.
-    pub fn new(limits: Limits, group: Option<Group>, init: Pid, layers: Vec<PathBuf>) -> Self {
+    pub fn new(limits: Limits, group: Option<ControlGroup>, init: Pid, layers: Vec<PathBuf>) -> Self {
         let (meters, failures): (Vec<_>, Vec<_>) = layers
             .iter()
             .map(|layer| LayerMeter::new(layer))
@@ -174,7 +174,7 @@ impl Watcher {
             near_a_limit: false,
             closely: false,
             kills: None,
-            open_files: rlimit::current(Resource::OpenFiles).0,
+            open_files: rlimit::current(LimitedResource::OpenFiles).0,
         };
         watcher.cpu_due = now + watcher.until_cpu_is_due(0);
         // The command has not started: there is nothing to find yet but processes, and where we count them ourselves the
@@ -227,7 +227,7 @@ impl Watcher {
 
     /// Whether there is no process but the first one, which is ours.
     pub(crate) fn is_alone(&self) -> bool {
-        self.group.as_ref().and_then(Group::pids) == Some(1)
+        self.group.as_ref().and_then(ControlGroup::pids) == Some(1)
     }
 
     /// Looks as often as near a limit from now on.
@@ -272,7 +272,7 @@ impl Watcher {
     }
 
     /// What is used now.
-    pub fn measure(&mut self) -> Measure {
+    pub fn measure(&mut self) -> UsageMeasure {
         let now = self
             .group
             .as_ref()
@@ -297,7 +297,7 @@ impl Watcher {
         if group_cpu.is_none() {
             self.seen.user_us = self.seen.user_us.max(cpu_us.saturating_sub(self.seen.system_us));
         }
-        Measure {
+        UsageMeasure {
             cpu_us,
             memory_bytes,
             memory_cache_bytes: now.cache_bytes.unwrap_or(0),
@@ -325,12 +325,12 @@ impl Watcher {
     }
 
     /// The group that holds the sandbox.
-    pub fn group(&self) -> Option<&Group> {
+    pub fn group(&self) -> Option<&ControlGroup> {
         self.group.as_ref()
     }
 
     /// What was used so far; wall time is counted from the watcher's making.
-    pub fn usage(&mut self) -> Usage {
+    pub fn usage(&mut self) -> RunUsage {
         self.account(&ResourceUsage::default());
         self.used()
     }
@@ -342,7 +342,7 @@ impl Watcher {
     ///
     /// # Errors
     /// When the group cannot be removed (what could be was), or a layer could not be measured from the start.
-    pub fn finish(&mut self, resources: &ResourceUsage) -> io::Result<Final> {
+    pub fn finish(&mut self, resources: &ResourceUsage) -> io::Result<FinalReport> {
         let mut hits = Vec::new();
         self.account(resources);
         self.check_group(Instant::now(), &mut hits);
@@ -365,18 +365,18 @@ impl Watcher {
                 format!("a writable layer could not be measured: {error}"),
             ));
         }
-        Ok(Final {
+        Ok(FinalReport {
             usage: self.used(),
             limits_hit,
             out_of_memory: self.ends_out_of_memory(Instant::now()),
             uncounted,
             open_files: self.open_files,
-            ..Final::default()
+            ..FinalReport::default()
         })
     }
 
-    fn used(&self) -> Usage {
-        Usage {
+    fn used(&self) -> RunUsage {
+        RunUsage {
             wall_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             user_cpu_us: self.seen.user_us,
             system_cpu_us: self.seen.system_us,
@@ -391,7 +391,7 @@ impl Watcher {
     /// Limits that the kernel holds: what it says about them.
     fn check_group(&mut self, now: Instant, hits: &mut Vec<LimitHit>) {
         // The kernel holds these limits whether we can read the counters or not.
-        let Some(Ok(events)) = self.group.as_ref().map(Group::events) else {
+        let Some(Ok(events)) = self.group.as_ref().map(ControlGroup::events) else {
             return;
         };
         if let (Some(limit), Some(kills)) = (self.limits.memory, events.oom_kills) {
@@ -490,7 +490,7 @@ impl Watcher {
 
     /// CPU time so far, of the group or of the processes; it never goes down.
     fn cpu_us(&mut self) -> u64 {
-        if let Some(Ok(Some(used))) = self.group.as_ref().map(Group::cpu_us) {
+        if let Some(Ok(Some(used))) = self.group.as_ref().map(ControlGroup::cpu_us) {
             return used;
         }
         let (user, system) = self.tree.cpu_us(&self.tree.processes());
@@ -604,7 +604,7 @@ impl Watcher {
     fn compare_layers(&self, hits: &mut Vec<LimitHit>) {
         let used = self.layers_usage();
         // What nobody bounds the depth of may hold anything below what is measured.
-        let is_unmeasured = self.unmeasured.is_some() || (self.limits.depth.is_none() && used.depth > MOST_DEPTH);
+        let is_unmeasured = self.unmeasured.is_some() || (self.limits.depth.is_none() && used.depth > MAX_DEPTH);
         if let Some(limit) = self.limits.workspace.map(|limit| limit.0)
             && (used.bytes > limit || used.hidden || is_unmeasured)
         {

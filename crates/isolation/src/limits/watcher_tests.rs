@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use offleash_core::spec::MemoryEnd;
 use offleash_core::units::{Bytes, Millis};
-use offleash_sys::cgroup::{CgroupError, GroupLimits, Hierarchy};
+use offleash_sys::cgroup::{CgroupError, ControlHierarchies, GroupLimits};
 use offleash_sys::process;
 
 use super::super::testing::unlimited;
@@ -44,7 +44,7 @@ impl WaitingSandbox {
     }
 
     /// Ticks until a limit is hit.
-    fn first_hit(&mut self, watcher: &mut Watcher) -> LimitHit {
+    fn first_hit(&mut self, watcher: &mut LimitWatcher) -> LimitHit {
         self.go_on();
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {
@@ -58,7 +58,7 @@ impl WaitingSandbox {
         }
     }
 
-    fn end(&self, watcher: &mut Watcher) -> Final {
+    fn end(&self, watcher: &mut LimitWatcher) -> FinalReport {
         self.kill_all();
         let resources = process::reap(self.pid).unwrap();
         watcher.finish(&resources).unwrap()
@@ -80,11 +80,11 @@ impl Drop for WaitingSandbox {
     }
 }
 
-fn group(limits: GroupLimits) -> Option<Group> {
+fn group(limits: GroupLimits) -> Option<ControlGroup> {
     static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let name = format!("offleash-watcher-test-{}-{number}", std::process::id());
-    match Group::create(&Hierarchy::discover().unwrap(), &name, &limits) {
+    match ControlGroup::create(&ControlHierarchies::discover().unwrap(), &name, &limits) {
         Ok(group) => Some(group),
         Err(CgroupError::Unavailable { controller, reason }) => {
             let _ = writeln!(std::io::stderr(), "SKIP: {controller}: {reason}");
@@ -114,7 +114,7 @@ fn without_a_group_memory_of_all_processes_together_is_bounded() {
     // Neither process alone is above the limit. The shell would become its last command, and give the memory up.
     let each = "x=$(head -c 30000000 /dev/zero | tr '\\0' a); sleep 600; :";
     let mut sandbox = WaitingSandbox::new(&format!("({each}) & ({each}) & wait"));
-    let mut watcher = Watcher::new(limits, None, sandbox.pid, Vec::new());
+    let mut watcher = LimitWatcher::new(limits, None, sandbox.pid, Vec::new());
     let hit = sandbox.first_hit(&mut watcher);
     assert_eq!(hit, killed(LimitName::Memory, 40 << 20));
     let last = sandbox.end(&mut watcher);
@@ -131,7 +131,7 @@ fn without_a_group_the_largest_process_is_killed_where_the_sandbox_outlives_that
     };
     let each = "x=$(head -c 30000000 /dev/zero | tr '\\0' a); sleep 600; :";
     let mut sandbox = WaitingSandbox::new(&format!("({each}) & ({each}) & wait"));
-    let mut watcher = Watcher::new(limits, None, sandbox.pid, Vec::new()).ending(MemoryEnd::Process);
+    let mut watcher = LimitWatcher::new(limits, None, sandbox.pid, Vec::new()).ending(MemoryEnd::Process);
     assert_eq!(sandbox.first_hit(&mut watcher).effect, LimitEffect::Ended);
     assert_eq!(watcher.was_out_of_memory(Instant::now()), Some(40 << 20));
     std::thread::sleep(Duration::from_millis(1200));
@@ -155,7 +155,7 @@ fn without_a_group_memory_that_processes_share_is_not_held_against_them() {
     let mut sandbox = WaitingSandbox::new(
         "x=$(head -c 30000000 /dev/zero | tr '\\0' a); for i in 1 2 3 4 5; do (sleep 600; :) & done; sleep 600",
     );
-    let mut watcher = Watcher::new(limits, None, sandbox.pid, Vec::new());
+    let mut watcher = LimitWatcher::new(limits, None, sandbox.pid, Vec::new());
     sandbox.go_on();
     let deadline = Instant::now() + Duration::from_secs(120);
     while ProcessTree::new(sandbox.pid).processes().len() < 11 {
@@ -181,7 +181,7 @@ fn without_a_group_what_the_guest_tells_of_its_tmpfs_counts_as_memory() {
         ..unlimited()
     };
     let sandbox = WaitingSandbox::new("sleep 600");
-    let mut watcher = Watcher::new(limits, None, sandbox.pid, Vec::new());
+    let mut watcher = LimitWatcher::new(limits, None, sandbox.pid, Vec::new());
     watcher.note_guest_usage(60 << 20);
     assert_eq!(watcher.tick(Instant::now()), []);
     watcher.note_guest_usage(65 << 20);
@@ -197,7 +197,7 @@ fn without_a_group_too_many_processes_end_the_run() {
     // As many as there may be, and, when it is told, more.
     let mut sandbox =
         WaitingSandbox::new("sleep 600 & sleep 600 & sleep 600 & read more; sleep 600 & sleep 600 & wait");
-    let mut watcher = Watcher::new(limits, None, sandbox.pid, Vec::new());
+    let mut watcher = LimitWatcher::new(limits, None, sandbox.pid, Vec::new());
     let mut input = sandbox.go_on_and_keep_input();
     let tree = ProcessTree::new(sandbox.pid);
     let grown_to = |count| {
@@ -223,7 +223,7 @@ fn without_a_group_processes_are_counted_once_more_at_the_end() {
     };
     for (ended, expected) in [(0, vec![]), (1, vec![refused(LimitName::Pids, 4)])] {
         let mut sandbox = WaitingSandbox::new("sleep 600 & sleep 600 & wait");
-        let mut watcher = Watcher::new(limits.clone(), None, sandbox.pid, Vec::new());
+        let mut watcher = LimitWatcher::new(limits.clone(), None, sandbox.pid, Vec::new());
         sandbox.go_on();
         while ProcessTree::new(sandbox.pid).processes().len() < 3 {
             std::thread::yield_now();
@@ -241,7 +241,7 @@ fn cpu_time_of_all_processes_together_is_bounded() {
         ..unlimited()
     };
     let mut sandbox = WaitingSandbox::new("(while :; do :; done) & while :; do :; done");
-    let mut watcher = Watcher::new(limits, None, sandbox.pid, Vec::new());
+    let mut watcher = LimitWatcher::new(limits, None, sandbox.pid, Vec::new());
     assert_eq!(sandbox.first_hit(&mut watcher), killed(LimitName::CpuTime, 300));
     let usage = sandbox.end(&mut watcher).usage;
     assert!(usage.user_cpu_us + usage.system_cpu_us >= 300_000, "{usage:?}");
@@ -262,7 +262,7 @@ fn with_a_group_cpu_time_of_children_that_nobody_waits_for_counts() {
         cpu_time: Some(Millis(200)),
         ..unlimited()
     };
-    let mut watcher = Watcher::new(limits, Some(group), sandbox.pid, Vec::new());
+    let mut watcher = LimitWatcher::new(limits, Some(group), sandbox.pid, Vec::new());
     assert_eq!(sandbox.first_hit(&mut watcher), killed(LimitName::CpuTime, 200));
     sandbox.end(&mut watcher);
 }
@@ -280,7 +280,7 @@ fn with_a_group_one_process_alone_is_looked_at_seldom_until_something_is_started
     let Some(group) = group(in_group) else { return };
     let mut sandbox = WaitingSandbox::new("sleep 1000 & wait");
     group.join(sandbox.child.id()).unwrap();
-    let mut watcher = Watcher::new(limits, Some(group), sandbox.pid, Vec::new());
+    let mut watcher = LimitWatcher::new(limits, Some(group), sandbox.pid, Vec::new());
     let later = watcher.started + Duration::from_secs(60);
     let usual = schedule::interval(Duration::from_secs(60), false);
     watcher.tick(later);
@@ -311,7 +311,7 @@ fn the_kernels_kill_for_want_of_memory_is_told_and_the_group_is_removed() {
     let paths: Vec<PathBuf> = group.paths().map(Into::into).collect();
     let mut sandbox = WaitingSandbox::new("tail /dev/zero; sleep 600");
     group.join(sandbox.child.id()).unwrap();
-    let mut watcher = Watcher::new(limits, Some(group), sandbox.pid, Vec::new());
+    let mut watcher = LimitWatcher::new(limits, Some(group), sandbox.pid, Vec::new());
     assert_eq!(sandbox.first_hit(&mut watcher), killed(LimitName::Memory, 24 << 20));
     let last = sandbox.end(&mut watcher);
     assert!(last.out_of_memory && last.limits_hit.is_empty());
@@ -340,7 +340,7 @@ fn what_happens_after_the_last_tick_is_in_the_final_report() {
     let layer = layer();
     let mut sandbox = WaitingSandbox::new("tail /dev/zero; sleep 600 & sleep 600 & sleep 600 & sleep 600 & sleep 600");
     group.join(sandbox.child.id()).unwrap();
-    let mut watcher = Watcher::new(limits, Some(group), sandbox.pid, vec![layer.path().into()]);
+    let mut watcher = LimitWatcher::new(limits, Some(group), sandbox.pid, vec![layer.path().into()]);
     fs::write(layer.path().join("upper/large"), vec![1; 2 << 20]).unwrap();
     sandbox.go_on();
     // A shell that cannot fork gives up by itself.
@@ -374,7 +374,7 @@ fn bytes_on_disk_are_bounded_over_all_layers_together() {
     };
     let mut sandbox = WaitingSandbox::new(&format!("{}; {}; sync; sleep 600", write(0), write(1)));
     let paths = layers.iter().map(|layer| layer.path().into()).collect();
-    let mut watcher = Watcher::new(limits, None, sandbox.pid, paths);
+    let mut watcher = LimitWatcher::new(limits, None, sandbox.pid, paths);
     assert_eq!(sandbox.first_hit(&mut watcher), killed(LimitName::Workspace, 12 << 20));
     assert!(sandbox.end(&mut watcher).usage.workspace_bytes.unwrap() >= 12 << 20);
 }
@@ -391,7 +391,7 @@ fn inodes_are_bounded() {
         layer.path().display()
     );
     let mut sandbox = WaitingSandbox::new(&script);
-    let mut watcher = Watcher::new(limits, None, sandbox.pid, vec![layer.path().into()]);
+    let mut watcher = LimitWatcher::new(limits, None, sandbox.pid, vec![layer.path().into()]);
     assert_eq!(sandbox.first_hit(&mut watcher), killed(LimitName::Inodes, 100));
 }
 
@@ -411,14 +411,11 @@ fn depth_is_bounded() {
             "d/".repeat(100)
         );
         let mut sandbox = WaitingSandbox::new(&script);
-        let mut watcher = Watcher::new(limits, None, sandbox.pid, vec![layer.path().into()]);
+        let mut watcher = LimitWatcher::new(limits, None, sandbox.pid, vec![layer.path().into()]);
         sandbox.first_hit(&mut watcher)
     };
     assert_eq!(nested(Some(100), None), killed(LimitName::Depth, 100));
-    assert_eq!(
-        nested(Some(MOST_DEPTH), Some(5000)),
-        killed(LimitName::Depth, MOST_DEPTH)
-    );
+    assert_eq!(nested(Some(MAX_DEPTH), Some(5000)), killed(LimitName::Depth, MAX_DEPTH));
     assert_eq!(nested(None, Some(5000)), killed(LimitName::Inodes, 5000));
 }
 
@@ -435,7 +432,7 @@ fn a_file_without_a_name_that_is_still_open_counts_as_disk() {
         path.display()
     );
     let mut sandbox = WaitingSandbox::new(&script);
-    let mut watcher = Watcher::new(limits, None, sandbox.pid, vec![layer.path().into()]);
+    let mut watcher = LimitWatcher::new(limits, None, sandbox.pid, vec![layer.path().into()]);
     assert_eq!(sandbox.first_hit(&mut watcher), killed(LimitName::Workspace, 64 << 20));
 }
 
@@ -463,7 +460,7 @@ for _ in range(50):
 time.sleep(100)"#;
     let script = format!("cd {}/upper; python3 -c '{program}' & wait", layer.path().display());
     let mut sandbox = WaitingSandbox::new(&script);
-    let mut watcher = Watcher::new(limits, None, sandbox.pid, vec![layer.path().into()]);
+    let mut watcher = LimitWatcher::new(limits, None, sandbox.pid, vec![layer.path().into()]);
     assert_eq!(sandbox.first_hit(&mut watcher), killed(LimitName::Workspace, 32 << 20));
 }
 
@@ -476,7 +473,7 @@ fn what_others_write_to_the_disk_is_not_held_against_a_sandbox_that_conceals_not
         ..unlimited()
     };
     let mut sandbox = WaitingSandbox::new("sleep 600 & wait");
-    let mut watcher = Watcher::new(limits, None, sandbox.pid, vec![layer.path().into()]);
+    let mut watcher = LimitWatcher::new(limits, None, sandbox.pid, vec![layer.path().into()]);
     sandbox.go_on();
     let file = fs::File::create(elsewhere.path().join("file")).unwrap();
     (&file).write_all(&vec![1; 48 << 20]).unwrap();
@@ -518,7 +515,7 @@ fn a_layer_that_cannot_be_measured_ends_the_run_and_is_named_at_the_end() {
         ..unlimited()
     };
     let sandbox = WaitingSandbox::new("sleep 600");
-    let mut watcher = Watcher::new(limits, None, sandbox.pid, vec!["/nonexistent".into()]);
+    let mut watcher = LimitWatcher::new(limits, None, sandbox.pid, vec!["/nonexistent".into()]);
     assert_eq!(watcher.tick(Instant::now()), [killed(LimitName::Workspace, 64 << 20)]);
     sandbox.kill_all();
     let error = watcher.finish(&process::reap(sandbox.pid).unwrap()).unwrap_err();
@@ -532,7 +529,7 @@ fn nothing_is_looked_at_more_often_than_its_limit_can_be_reached() {
         cpu_time: Some(Millis(3_600_000)),
         ..unlimited()
     };
-    let mut watcher = Watcher::new(limits, None, sandbox.pid, Vec::new());
+    let mut watcher = LimitWatcher::new(limits, None, sandbox.pid, Vec::new());
     let now = Instant::now();
     watcher.tick(now);
     assert!(
@@ -565,7 +562,7 @@ fn measure_a_tick() {
             group.join(sandbox.child.id()).unwrap();
         }
         let layer = layer();
-        let mut watcher = Watcher::new(limits.clone(), group, sandbox.pid, vec![layer.path().into()]);
+        let mut watcher = LimitWatcher::new(limits.clone(), group, sandbox.pid, vec![layer.path().into()]);
         sandbox.go_on();
         std::thread::sleep(Duration::from_millis(200));
         let mut times: Vec<Duration> = (0..1000)

@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use super::{Mend, read_line, shown};
+use super::{FeatureRemedy, read_line, shown};
 
 const PROFILE_PATH: &str = "/etc/apparmor.d/offleash";
 
@@ -16,9 +16,9 @@ pub(super) fn restricts_user_namespaces() -> bool {
 }
 
 /// How to let `executable`, and nothing else, make user namespaces.
-pub(super) fn mend(executable: &Path) -> Mend {
+pub(super) fn mend(executable: &Path) -> FeatureRemedy {
     let Some(profile) = profile(executable) else {
-        return Mend::new(
+        return FeatureRemedy::new(
             "AppArmor denies user namespaces to programs without a profile, and a profile cannot name a path with \
              quotation marks, control characters or bytes that are not UTF-8: move the program, then ask again",
             &[],
@@ -31,7 +31,7 @@ pub(super) fn mend(executable: &Path) -> Mend {
     );
     let write = format!("sudo tee {PROFILE_PATH} >/dev/null <<'EOF'\n{profile}EOF");
     let load = format!("sudo apparmor_parser --replace {PROFILE_PATH}");
-    Mend::new(explanation, &[&write, &load])
+    FeatureRemedy::new(explanation, &[&write, &load])
 }
 
 /// A profile for `executable`; `None` if its path cannot be written in one.

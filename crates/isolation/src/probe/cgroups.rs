@@ -2,29 +2,29 @@
 //!
 //! `sys::cgroup` answers, the same code that makes the groups, so that the answer here is what a run will meet.
 
-use offleash_sys::cgroup::{Controller, Hierarchy, Mode, Reason, systemd_scope_available};
+use offleash_sys::cgroup::{ControlHierarchies, Controller, ControllerProblem, HierarchyMode, systemd_scope_available};
 
-use super::{Check, Mend, Status};
+use super::{FeatureCheck, FeatureRemedy, FeatureStatus};
 
 /// The controllers behind the limits on memory, processes and CPUs.
 const CONTROLLERS: [Controller; 3] = [Controller::Memory, Controller::Pids, Controller::Cpu];
 
-pub(super) fn check() -> Check {
-    match Hierarchy::discover() {
+pub(super) fn check() -> FeatureCheck {
+    match ControlHierarchies::discover() {
         Ok(hierarchy) => {
             let obstacles = CONTROLLERS.map(|controller| (controller, hierarchy.availability(controller).err()));
             let helper = GroupHelper::of_this_machine();
             from_findings(hierarchy.mode(), &obstacles, helper)
         }
         Err(error) => {
-            let mend = Mend::new("`/proc` is needed to find the groups that this process is in", &[]);
-            of_status(Status::Limited, error.to_string()).with_mend(Some(mend))
+            let mend = FeatureRemedy::new("`/proc` is needed to find the groups that this process is in", &[]);
+            of_status(FeatureStatus::Limited, error.to_string()).with_mend(Some(mend))
         }
     }
 }
 
-fn of_status(status: Status, found: String) -> Check {
-    Check::new(
+fn of_status(status: FeatureStatus, found: String) -> FeatureCheck {
+    FeatureCheck::new(
         "cgroups",
         status,
         found,
@@ -54,12 +54,16 @@ impl GroupHelper {
     }
 }
 
-fn from_findings(mode: Mode, obstacles: &[(Controller, Option<Reason>)], helper: GroupHelper) -> Check {
+fn from_findings(
+    mode: HierarchyMode,
+    obstacles: &[(Controller, Option<ControllerProblem>)],
+    helper: GroupHelper,
+) -> FeatureCheck {
     let mode = match mode {
-        Mode::None => "not mounted",
-        Mode::V1 => "version 1",
-        Mode::V2 => "version 2",
-        Mode::Hybrid => "hybrid (versions 1 and 2)",
+        HierarchyMode::None => "not mounted",
+        HierarchyMode::V1 => "version 1",
+        HierarchyMode::V2 => "version 2",
+        HierarchyMode::Hybrid => "hybrid (versions 1 and 2)",
     };
     let usable: Vec<_> = obstacles
         .iter()
@@ -78,17 +82,24 @@ fn from_findings(mode: Mode, obstacles: &[(Controller, Option<Reason>)], helper:
         found.push_str(&format!("; not {controller}: {reason}"));
         first = first.or(Some(reason));
     }
-    let status = if first.is_some() { Status::Limited } else { Status::Ok };
+    let status = if first.is_some() {
+        FeatureStatus::Limited
+    } else {
+        FeatureStatus::Ok
+    };
     of_status(status, found).with_mend(first.map(|reason| mend(reason, helper)))
 }
 
-fn mend(reason: &Reason, helper: GroupHelper) -> Mend {
+fn mend(reason: &ControllerProblem, helper: GroupHelper) -> FeatureRemedy {
     match (reason, helper) {
-        (Reason::ReadOnly { .. } | Reason::NotMounted | Reason::OutsideView { .. }, _) => Mend::new(
+        (
+            ControllerProblem::ReadOnly { .. } | ControllerProblem::NotMounted | ControllerProblem::OutsideView { .. },
+            _,
+        ) => FeatureRemedy::new(
             "the hierarchy is read-only or not mounted, as in a container; give the container its own writable one",
             &["docker run --cgroupns=private --volume /sys/fs/cgroup:/sys/fs/cgroup:rw …"],
         ),
-        (_, GroupHelper::UserSystemd) => Mend::new(
+        (_, GroupHelper::UserSystemd) => FeatureRemedy::new(
             "control groups are not delegated to this session: start offleash in a scope that is. Where a controller \
              is still missing there, the last three commands let users have it, from their next login on",
             &[
@@ -98,11 +109,11 @@ fn mend(reason: &Reason, helper: GroupHelper) -> Mend {
                 "sudo systemctl daemon-reload",
             ],
         ),
-        (_, GroupHelper::Systemd) => Mend::new(
+        (_, GroupHelper::Systemd) => FeatureRemedy::new(
             "control groups are not delegated to this session: start offleash in a scope that is",
             &["systemd-run --scope --property=Delegate=yes offleash run …"],
         ),
-        (_, GroupHelper::Nobody) => Mend::new(
+        (_, GroupHelper::Nobody) => FeatureRemedy::new(
             "no service manager delegates control groups on this machine; run as root, or have root give this user \
              groups of its own, with nothing else in them",
             &[],
@@ -114,7 +125,7 @@ fn mend(reason: &Reason, helper: GroupHelper) -> Mend {
 mod tests {
     use super::*;
 
-    fn obstacles(blocked: &[(Controller, Reason)]) -> Vec<(Controller, Option<Reason>)> {
+    fn obstacles(blocked: &[(Controller, ControllerProblem)]) -> Vec<(Controller, Option<ControllerProblem>)> {
         let reason = |controller| {
             blocked
                 .iter()
@@ -126,13 +137,13 @@ mod tests {
 
     #[test]
     fn anything_less_than_all_controllers_is_limited_says_why_and_has_a_mend() {
-        let whole = from_findings(Mode::V2, &obstacles(&[]), GroupHelper::Nobody);
-        assert_eq!((whole.status, whole.mend.is_some()), (Status::Ok, false));
+        let whole = from_findings(HierarchyMode::V2, &obstacles(&[]), GroupHelper::Nobody);
+        assert_eq!((whole.status, whole.mend.is_some()), (FeatureStatus::Ok, false));
         assert_eq!(whole.found, "version 2; memory, pids, cpu can be used");
 
-        let blocked = [(Controller::Cpu, Reason::NotDelegated { path: "/g".into() })];
-        let partly = from_findings(Mode::V2, &obstacles(&blocked), GroupHelper::UserSystemd);
-        assert_eq!((partly.status, partly.mend.is_some()), (Status::Limited, true));
+        let blocked = [(Controller::Cpu, ControllerProblem::NotDelegated { path: "/g".into() })];
+        let partly = from_findings(HierarchyMode::V2, &obstacles(&blocked), GroupHelper::UserSystemd);
+        assert_eq!((partly.status, partly.mend.is_some()), (FeatureStatus::Limited, true));
         assert_eq!(
             partly.found,
             "version 2; memory, pids can be used; not cpu: it is not handed down to `/g`"
@@ -141,10 +152,10 @@ mod tests {
 
     #[test]
     fn the_mend_is_one_that_this_machine_can_carry_out() {
-        let foreign = Reason::NotPermitted {
+        let foreign = ControllerProblem::NotPermitted {
             path: "/nowhere".into(),
         };
-        let read_only = Reason::ReadOnly { path: "/g".into() };
+        let read_only = ControllerProblem::ReadOnly { path: "/g".into() };
         let cases = [
             (&foreign, GroupHelper::UserSystemd, "systemd-run --user"),
             (&foreign, GroupHelper::Systemd, "systemd-run --scope"),
@@ -160,10 +171,10 @@ mod tests {
 
     #[test]
     fn the_check_agrees_with_the_code_that_makes_groups() {
-        let hierarchy = Hierarchy::discover().unwrap();
+        let hierarchy = ControlHierarchies::discover().unwrap();
         let all = CONTROLLERS
             .into_iter()
             .all(|controller| hierarchy.availability(controller).is_ok());
-        assert_eq!(check().status == Status::Ok, all);
+        assert_eq!(check().status == FeatureStatus::Ok, all);
     }
 }

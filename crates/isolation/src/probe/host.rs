@@ -5,7 +5,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
-use super::{Check, Mend, Status, kernel, read_line};
+use super::{FeatureCheck, FeatureRemedy, FeatureStatus, kernel, read_line};
 
 /// Files that container engines leave, and whose they are.
 const MARKS: [(&str, &str); 3] = [
@@ -46,15 +46,15 @@ impl HostSurroundings {
     }
 
     /// As a check, for people: nothing is missing, but it explains what is.
-    pub(super) fn check(&self) -> Check {
+    pub(super) fn check(&self) -> FeatureCheck {
         let found = match (self.container, self.is_wsl) {
             (Some(engine), _) => format!("looks like the inside of a container ({engine})"),
             (None, true) => "Windows Subsystem for Linux".to_owned(),
             (None, false) => "no container around this process".to_owned(),
         };
-        Check::new(
+        FeatureCheck::new(
             "surroundings",
-            Status::Ok,
+            FeatureStatus::Ok,
             found,
             "understanding refusals: a container forbids what the machine would allow",
         )
@@ -69,22 +69,26 @@ fn engine_of_group(group: &str) -> Option<&'static str> {
 }
 
 /// Opens `/dev/kvm`, which only looks.
-pub(super) fn kvm() -> Check {
+pub(super) fn kvm() -> FeatureCheck {
     kvm_from_result(open("/dev/kvm", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map(drop))
 }
 
-fn kvm_from_result(opened: Result<(), Errno>) -> Check {
-    let check = |status, found: String| Check::new("kvm", status, found, "level `microvm` at full speed");
+fn kvm_from_result(opened: Result<(), Errno>) -> FeatureCheck {
+    let check = |status, found: String| FeatureCheck::new("kvm", status, found, "level `microvm` at full speed");
     match opened {
-        Ok(()) => check(Status::Ok, "/dev/kvm can be opened".to_owned()),
+        Ok(()) => check(FeatureStatus::Ok, "/dev/kvm can be opened".to_owned()),
         Err(Errno::ACCESS | Errno::PERM) => {
-            let mend = Mend::new(
+            let mend = FeatureRemedy::new(
                 "the device belongs to the group `kvm`; join it and log in again",
                 &["sudo usermod --append --groups kvm \"$USER\""],
             );
-            check(Status::Missing, "/dev/kvm exists, but not for this user".to_owned()).with_mend(Some(mend))
+            check(
+                FeatureStatus::Missing,
+                "/dev/kvm exists, but not for this user".to_owned(),
+            )
+            .with_mend(Some(mend))
         }
-        Err(error) => check(Status::Missing, format!("opening /dev/kvm failed: {error}")),
+        Err(error) => check(FeatureStatus::Missing, format!("opening /dev/kvm failed: {error}")),
     }
 }
 
@@ -107,7 +111,7 @@ mod tests {
 
     #[test]
     fn only_a_device_that_others_may_open_has_a_mend() {
-        assert_eq!(kvm_from_result(Ok(())).status, Status::Ok);
+        assert_eq!(kvm_from_result(Ok(())).status, FeatureStatus::Ok);
         assert!(kvm_from_result(Err(Errno::ACCESS)).mend.is_some());
         assert!(kvm_from_result(Err(Errno::NOENT)).mend.is_none());
     }

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
-use super::{Check, Mend, Status, read_line};
+use super::{FeatureCheck, FeatureRemedy, FeatureStatus, read_line};
 
 /// The first kernel with all that level `process` needs: Landlock came last.
 const OLDEST: KernelVersion = KernelVersion { major: 5, minor: 13 };
@@ -54,11 +54,15 @@ pub(super) fn release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
-pub(super) fn version() -> Check {
+pub(super) fn version() -> FeatureCheck {
     let is_new_enough = KernelVersion::running().is_some_and(|running| running >= OLDEST);
-    let status = if is_new_enough { Status::Ok } else { Status::Missing };
-    let mend = Mend::new(format!("Linux {OLDEST} or newer is needed"), &[]);
-    Check::new(
+    let status = if is_new_enough {
+        FeatureStatus::Ok
+    } else {
+        FeatureStatus::Missing
+    };
+    let mend = FeatureRemedy::new(format!("Linux {OLDEST} or newer is needed"), &[]);
+    FeatureCheck::new(
         "kernel",
         status,
         format!("Linux {}", release()),
@@ -68,7 +72,7 @@ pub(super) fn version() -> Check {
 }
 
 /// The mount calls by descriptor, tried on the root directory, which needs no privilege.
-pub(super) fn mount_calls() -> Check {
+pub(super) fn mount_calls() -> FeatureCheck {
     let tried = open_tree(CWD, "/", OpenTreeFlags::OPEN_TREE_CLOEXEC).map(drop);
     from_call(
         "mount-calls",
@@ -78,7 +82,7 @@ pub(super) fn mount_calls() -> Check {
     )
 }
 
-pub(super) fn pidfd() -> Check {
+pub(super) fn pidfd() -> FeatureCheck {
     let tried = pidfd_open(getpid(), PidfdFlags::empty()).map(drop);
     from_call(
         "pidfd",
@@ -89,58 +93,67 @@ pub(super) fn pidfd() -> Check {
 }
 
 /// A system call that was tried: it is there, the kernel does not know it, or something forbids it.
-fn from_call(name: &'static str, call: &str, tried: Result<(), Errno>, needed_for: &'static str) -> Check {
+fn from_call(name: &'static str, call: &str, tried: Result<(), Errno>, needed_for: &'static str) -> FeatureCheck {
     match tried {
-        Ok(()) => Check::new(name, Status::Ok, format!("`{call}` works"), needed_for),
+        Ok(()) => FeatureCheck::new(name, FeatureStatus::Ok, format!("`{call}` works"), needed_for),
         Err(error) => {
             let why = match error {
                 Errno::NOSYS => "the kernel does not know it, or a container's seccomp filter hides it",
                 _ => "a seccomp filter or a security module forbids it",
             };
-            Check::new(name, Status::Missing, format!("`{call}` failed: {error}"), needed_for).with_mend(Some(
-                Mend::new(
-                    format!("{why}; use Linux {OLDEST} or newer, outside such a container"),
-                    &[],
-                ),
-            ))
+            FeatureCheck::new(
+                name,
+                FeatureStatus::Missing,
+                format!("`{call}` failed: {error}"),
+                needed_for,
+            )
+            .with_mend(Some(FeatureRemedy::new(
+                format!("{why}; use Linux {OLDEST} or newer, outside such a container"),
+                &[],
+            )))
         }
     }
 }
 
 /// Only the version tells: making such a mount needs privilege over the file system's superblock.
-pub(super) fn idmapped_mounts() -> Check {
+pub(super) fn idmapped_mounts() -> FeatureCheck {
     let is_there = KernelVersion::running().is_some_and(|running| running >= IDMAPPED_MOUNTS);
     let needed_for = "files that keep their owner when root runs a sandbox with other ids";
     if !is_there {
-        let mend = Mend::new(format!("Linux {IDMAPPED_MOUNTS} or newer has them"), &[]);
-        let check = Check::new("idmapped-mounts", Status::Missing, "not in this kernel", needed_for);
+        let mend = FeatureRemedy::new(format!("Linux {IDMAPPED_MOUNTS} or newer has them"), &[]);
+        let check = FeatureCheck::new(
+            "idmapped-mounts",
+            FeatureStatus::Missing,
+            "not in this kernel",
+            needed_for,
+        );
         return check.with_mend(Some(mend));
     }
     if rustix::process::geteuid().is_root() {
-        return Check::new(
+        return FeatureCheck::new(
             "idmapped-mounts",
-            Status::Ok,
+            FeatureStatus::Ok,
             "in this kernel, on the file systems that support them",
             needed_for,
         );
     }
-    Check::new(
+    FeatureCheck::new(
         "idmapped-mounts",
-        Status::Limited,
+        FeatureStatus::Limited,
         "in this kernel, but only root can make them",
         needed_for,
     )
 }
 
 /// What a seccomp filter may answer (seccomp(2), "/proc interfaces").
-pub(super) fn seccomp() -> Check {
+pub(super) fn seccomp() -> FeatureCheck {
     let actions = read_line("/proc/sys/kernel/seccomp/actions_avail").unwrap_or_default();
     seccomp_from_actions(&actions)
 }
 
-fn seccomp_from_actions(actions: &str) -> Check {
+fn seccomp_from_actions(actions: &str) -> FeatureCheck {
     let check = |status, found: &str| {
-        Check::new(
+        FeatureCheck::new(
             "seccomp",
             status,
             found,
@@ -149,26 +162,26 @@ fn seccomp_from_actions(actions: &str) -> Check {
     };
     let offers = |action| actions.split_whitespace().any(|word| word == action);
     if !(offers("errno") && offers("kill_process")) {
-        let mend = Mend::new(
+        let mend = FeatureRemedy::new(
             "the kernel is built without CONFIG_SECCOMP_FILTER, or `/proc` is hidden",
             &[],
         );
-        return check(Status::Missing, "filters are not offered").with_mend(Some(mend));
+        return check(FeatureStatus::Missing, "filters are not offered").with_mend(Some(mend));
     }
     if !offers("user_notif") {
-        let mend = Mend::new("Linux 5.0 or newer can ask a supervisor about a call", &[]);
-        return check(Status::Limited, "filters, without user notification").with_mend(Some(mend));
+        let mend = FeatureRemedy::new("Linux 5.0 or newer can ask a supervisor about a call", &[]);
+        return check(FeatureStatus::Limited, "filters, without user notification").with_mend(Some(mend));
     }
-    check(Status::Ok, "filters with user notification")
+    check(FeatureStatus::Ok, "filters with user notification")
 }
 
-pub(super) fn landlock() -> Check {
+pub(super) fn landlock() -> FeatureCheck {
     landlock_from_abi(landlock::abi())
 }
 
-fn landlock_from_abi(abi: io::Result<Option<u32>>) -> Check {
+fn landlock_from_abi(abi: io::Result<Option<u32>>) -> FeatureCheck {
     let check = |status, found: String| {
-        Check::new(
+        FeatureCheck::new(
             "landlock",
             status,
             found,
@@ -176,27 +189,29 @@ fn landlock_from_abi(abi: io::Result<Option<u32>>) -> Check {
         )
     };
     let switch_on = || {
-        Mend::new(
+        FeatureRemedy::new(
             "Landlock is not built in or not switched on: see whether this prints `landlock`; if it does not, put \
              `landlock,` before the other names of the kernel's `lsm=` boot option",
             &["cat /sys/kernel/security/lsm"],
         )
     };
     match abi {
-        Ok(Some(abi)) if abi >= WHOLE_LANDLOCK_ABI => check(Status::Ok, format!("version {abi}")),
+        Ok(Some(abi)) if abi >= WHOLE_LANDLOCK_ABI => check(FeatureStatus::Ok, format!("version {abi}")),
         Ok(Some(abi)) => {
-            let mend = Mend::new(
+            let mend = FeatureRemedy::new(
                 "Linux 6.12 or newer also keeps signals and abstract sockets inside",
                 &[],
             );
             check(
-                Status::Limited,
+                FeatureStatus::Limited,
                 format!("version {abi}, of {WHOLE_LANDLOCK_ABI} that are used"),
             )
             .with_mend(Some(mend))
         }
-        Ok(None) => check(Status::Missing, "not in this kernel".to_owned()).with_mend(Some(switch_on())),
-        Err(error) => check(Status::Missing, format!("asking for it failed: {error}")).with_mend(Some(switch_on())),
+        Ok(None) => check(FeatureStatus::Missing, "not in this kernel".to_owned()).with_mend(Some(switch_on())),
+        Err(error) => {
+            check(FeatureStatus::Missing, format!("asking for it failed: {error}")).with_mend(Some(switch_on()))
+        }
     }
 }
 
@@ -233,17 +248,20 @@ mod tests {
         let cases = [
             (
                 "kill_process kill_thread trap errno user_notif trace log allow",
-                Status::Ok,
+                FeatureStatus::Ok,
             ),
-            ("kill_process kill_thread trap errno trace log allow", Status::Limited),
-            ("kill_thread trap errno trace allow", Status::Missing),
-            ("", Status::Missing),
+            (
+                "kill_process kill_thread trap errno trace log allow",
+                FeatureStatus::Limited,
+            ),
+            ("kill_thread trap errno trace allow", FeatureStatus::Missing),
+            ("", FeatureStatus::Missing),
         ];
         for (actions, expected) in cases {
             let check = seccomp_from_actions(actions);
             assert_eq!(
                 (check.status, check.mend.is_some()),
-                (expected, expected != Status::Ok),
+                (expected, expected != FeatureStatus::Ok),
                 "{actions}"
             );
         }
@@ -252,17 +270,17 @@ mod tests {
     #[test]
     fn landlock_status_follows_the_version() {
         let cases = [
-            (Ok(Some(7)), Status::Ok),
-            (Ok(Some(6)), Status::Ok),
-            (Ok(Some(1)), Status::Limited),
-            (Ok(None), Status::Missing),
-            (Err(io::ErrorKind::PermissionDenied.into()), Status::Missing),
+            (Ok(Some(7)), FeatureStatus::Ok),
+            (Ok(Some(6)), FeatureStatus::Ok),
+            (Ok(Some(1)), FeatureStatus::Limited),
+            (Ok(None), FeatureStatus::Missing),
+            (Err(io::ErrorKind::PermissionDenied.into()), FeatureStatus::Missing),
         ];
         for (abi, expected) in cases {
             let check = landlock_from_abi(abi);
             assert_eq!(
                 (check.status, check.mend.is_some()),
-                (expected, expected != Status::Ok),
+                (expected, expected != FeatureStatus::Ok),
                 "{check:?}"
             );
         }
@@ -270,10 +288,10 @@ mod tests {
 
     #[test]
     fn a_call_that_fails_is_missing_and_says_why() {
-        assert_eq!(from_call("a", "call", Ok(()), "x").status, Status::Ok);
+        assert_eq!(from_call("a", "call", Ok(()), "x").status, FeatureStatus::Ok);
         for errno in [Errno::NOSYS, Errno::PERM] {
             let check = from_call("a", "call", Err(errno), "x");
-            assert_eq!(check.status, Status::Missing);
+            assert_eq!(check.status, FeatureStatus::Missing);
             assert!(check.mend.is_some());
         }
     }

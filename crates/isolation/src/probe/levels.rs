@@ -2,7 +2,7 @@
 
 use offleash_core::level::Level;
 
-use super::{Check, LevelReport, Status};
+use super::{FeatureCheck, FeatureStatus, LevelReport};
 
 /// What level `process` cannot be without, unless degrading is allowed.
 pub(super) const PROCESS: [&str; 5] = ["kernel", "user-namespaces", "mount-calls", "seccomp", "landlock"];
@@ -10,11 +10,11 @@ pub(super) const PROCESS: [&str; 5] = ["kernel", "user-namespaces", "mount-calls
 const PROCESS_LANDLOCK: [&str; 3] = ["kernel", "landlock", "seccomp"];
 
 /// All levels, weakest first.
-pub(super) fn from_checks(checks: &[Check]) -> Vec<LevelReport> {
+pub(super) fn from_checks(checks: &[FeatureCheck]) -> Vec<LevelReport> {
     Level::ALL.map(|level| of_level(level, checks)).to_vec()
 }
 
-fn of_level(level: Level, checks: &[Check]) -> LevelReport {
+fn of_level(level: Level, checks: &[FeatureCheck]) -> LevelReport {
     match level {
         Level::ProcessLandlock => weaker(from_needs(level, &PROCESS_LANDLOCK, checks), checks),
         Level::Process => from_needs(level, &PROCESS, checks),
@@ -24,10 +24,10 @@ fn of_level(level: Level, checks: &[Check]) -> LevelReport {
 }
 
 /// An old Landlock holds this level only in part, and then it runs only where degrading is allowed.
-fn weaker(report: LevelReport, checks: &[Check]) -> LevelReport {
+fn weaker(report: LevelReport, checks: &[FeatureCheck]) -> LevelReport {
     let limited = checks
         .iter()
-        .any(|check| check.name == "landlock" && check.status == Status::Limited);
+        .any(|check| check.name == "landlock" && check.status == FeatureStatus::Limited);
     if report.available && limited {
         let why =
             "the kernel's Landlock is too old to hold it alone; `--degrade allow` runs it and reports that".to_owned();
@@ -40,11 +40,11 @@ fn weaker(report: LevelReport, checks: &[Check]) -> LevelReport {
     report
 }
 
-fn from_needs(level: Level, needs: &[&str], checks: &[Check]) -> LevelReport {
+fn from_needs(level: Level, needs: &[&str], checks: &[FeatureCheck]) -> LevelReport {
     let is_missing = |need: &&str| {
         !checks
             .iter()
-            .any(|check| check.name == *need && check.status != Status::Missing)
+            .any(|check| check.name == *need && check.status != FeatureStatus::Missing)
     };
     let missing: Vec<_> = needs.iter().copied().filter(is_missing).collect();
     let why = if missing.is_empty() {
@@ -60,10 +60,10 @@ fn from_needs(level: Level, needs: &[&str], checks: &[Check]) -> LevelReport {
 }
 
 /// A level that this version has no code for, whatever the machine offers.
-fn not_built(level: Level, programs: &str, checks: &[Check]) -> LevelReport {
+fn not_built(level: Level, programs: &str, checks: &[FeatureCheck]) -> LevelReport {
     let offered = checks
         .iter()
-        .find(|check| check.name == programs && check.status == Status::Ok);
+        .find(|check| check.name == programs && check.status == FeatureStatus::Ok);
     let offered = offered.map_or_else(String::new, |check| format!("; the machine has {}", check.found));
     LevelReport {
         level,
@@ -76,7 +76,7 @@ fn not_built(level: Level, programs: &str, checks: &[Check]) -> LevelReport {
 mod tests {
     use super::*;
 
-    fn checks(missing: &[&'static str]) -> Vec<Check> {
+    fn checks(missing: &[&'static str]) -> Vec<FeatureCheck> {
         let names = [
             "kernel",
             "user-namespaces",
@@ -87,13 +87,13 @@ mod tests {
         ];
         let status = |name| {
             if missing.contains(&name) {
-                Status::Missing
+                FeatureStatus::Missing
             } else {
-                Status::Ok
+                FeatureStatus::Ok
             }
         };
         names
-            .map(|name| Check::new(name, status(name), "/usr/bin/crun", "a test"))
+            .map(|name| FeatureCheck::new(name, status(name), "/usr/bin/crun", "a test"))
             .to_vec()
     }
 
@@ -117,7 +117,7 @@ mod tests {
     fn an_old_landlock_is_a_second_wall_and_no_first_one() {
         let mut checks = checks(&[]);
         for check in checks.iter_mut().filter(|check| check.name == "landlock") {
-            check.status = Status::Limited;
+            check.status = FeatureStatus::Limited;
         }
         let reports = from_checks(&checks);
         assert_eq!([reports[0].available, reports[1].available], [false, true]);

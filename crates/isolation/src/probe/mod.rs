@@ -1,6 +1,6 @@
 //! What this machine offers: each feature tried, or read from the kernel's own files, never assumed.
 //!
-//! `doctor` shows the [`Report`]; nothing is changed on the machine and nothing takes longer than a few milliseconds.
+//! `doctor` shows the [`ProbeReport`]; nothing is changed on the machine and nothing takes longer than a few milliseconds.
 //! Deliberately not here: what to do with the answer (levels are chosen in `supervisor`) and how it looks (`cli`).
 
 mod apparmor;
@@ -28,32 +28,32 @@ use offleash_core::text::one_line;
 
 /// Everything that was found.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Report {
+pub struct ProbeReport {
     /// One entry for each feature, most important first.
-    pub checks: Vec<Check>,
+    pub checks: Vec<FeatureCheck>,
     /// One entry for each level, weakest first.
     pub levels: Vec<LevelReport>,
 }
 
 /// One feature of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Check {
+pub struct FeatureCheck {
     /// Its name, lower case with hyphens; stable, for scripts.
     pub name: &'static str,
     /// Whether it is there.
-    pub status: Status,
+    pub status: FeatureStatus,
     /// What was found, in words.
     pub found: String,
     /// What does not work without it.
     pub needed_for: &'static str,
     /// What to do when it is not there or not whole.
-    pub mend: Option<Mend>,
+    pub mend: Option<FeatureRemedy>,
 }
 
 /// Whether a feature is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Status {
+pub enum FeatureStatus {
     /// Yes.
     Ok,
     /// Partly, or in a weaker form.
@@ -64,7 +64,7 @@ pub enum Status {
 
 /// What makes a missing feature available.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Mend {
+pub struct FeatureRemedy {
     /// Why it is missing and what the commands do.
     pub explanation: String,
     /// To be typed as they are, in this order; empty when no command can help.
@@ -84,7 +84,7 @@ pub struct LevelReport {
 
 /// Whose machine is probed: what the answers depend on besides the machine itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Subject {
+pub struct ProbeSubject {
     /// The program that makes sandboxes; security profiles name it by its path.
     pub executable: PathBuf,
     /// Where runs are kept; need not exist yet.
@@ -93,7 +93,7 @@ pub struct Subject {
     pub search_path: OsString,
 }
 
-impl Subject {
+impl ProbeSubject {
     /// This process, its program and its `PATH`.
     ///
     /// # Errors
@@ -108,9 +108,9 @@ impl Subject {
     }
 }
 
-impl Report {
+impl ProbeReport {
     /// The check of that name.
-    pub fn check(&self, name: &str) -> Option<&Check> {
+    pub fn check(&self, name: &str) -> Option<&FeatureCheck> {
         self.checks.iter().find(|check| check.name == name)
     }
 
@@ -122,8 +122,8 @@ impl Report {
     }
 }
 
-impl Check {
-    fn new(name: &'static str, status: Status, found: impl Into<String>, needed_for: &'static str) -> Self {
+impl FeatureCheck {
+    fn new(name: &'static str, status: FeatureStatus, found: impl Into<String>, needed_for: &'static str) -> Self {
         Self {
             name,
             status,
@@ -133,13 +133,13 @@ impl Check {
         }
     }
 
-    fn with_mend(mut self, mend: Option<Mend>) -> Self {
+    fn with_mend(mut self, mend: Option<FeatureRemedy>) -> Self {
         self.mend = mend;
         self
     }
 }
 
-impl Mend {
+impl FeatureRemedy {
     fn new(explanation: impl Into<String>, commands: &[&str]) -> Self {
         Self {
             explanation: explanation.into(),
@@ -149,14 +149,14 @@ impl Mend {
 }
 
 /// Whether limits on memory, processes and CPUs hold for sandboxes as a whole; a part of [`probe`], for who wants no more.
-pub fn groups() -> Check {
+pub fn groups() -> FeatureCheck {
     cgroups::check()
 }
 
 /// Probes the machine for `subject`.
 ///
 /// Never fails: a feature that cannot be looked at is missing, and its check says what the kernel answered.
-pub fn probe(subject: &Subject) -> Report {
+pub fn probe(subject: &ProbeSubject) -> ProbeReport {
     let surroundings = host::HostSurroundings::now();
     let checks = vec![
         kernel::version(),
@@ -180,7 +180,7 @@ pub fn probe(subject: &Subject) -> Report {
         surroundings.check(),
     ];
     let levels = levels::from_checks(&checks);
-    Report { checks, levels }
+    ProbeReport { checks, levels }
 }
 
 /// A path in a message, which must not drive the terminal that shows it.
@@ -201,8 +201,8 @@ mod tests {
 
     use super::*;
 
-    fn report() -> Report {
-        probe(&Subject::this_process(std::env::temp_dir().join("offleash-probe-does-not-exist")).unwrap())
+    fn report() -> ProbeReport {
+        probe(&ProbeSubject::this_process(std::env::temp_dir().join("offleash-probe-does-not-exist")).unwrap())
     }
 
     #[test]
@@ -227,14 +227,17 @@ mod tests {
             .iter()
             .filter(|check| levels::PROCESS.contains(&check.name))
         {
-            assert!(check.status != Status::Missing || check.mend.is_some(), "{check:?}");
+            assert!(
+                check.status != FeatureStatus::Missing || check.mend.is_some(),
+                "{check:?}"
+            );
         }
     }
 
     #[test]
     fn probing_writes_nothing_to_the_state_directory() {
         let state = tempfile::tempdir().unwrap();
-        probe(&Subject::this_process(state.path().to_path_buf()).unwrap());
+        probe(&ProbeSubject::this_process(state.path().to_path_buf()).unwrap());
         assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 0);
     }
 
@@ -244,7 +247,7 @@ mod tests {
         const ALONE: &str = "OFFLEASH_TEST_ALONE";
         if std::env::var_os(ALONE).is_some() {
             let state = tempfile::tempdir().unwrap();
-            probe(&Subject::this_process(state.path().to_path_buf()).unwrap());
+            probe(&ProbeSubject::this_process(state.path().to_path_buf()).unwrap());
             let left = rustix::process::waitpid(None, rustix::process::WaitOptions::NOHANG);
             assert_eq!(left.err(), Some(rustix::io::Errno::CHILD), "a child is left");
             return;

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::mount::{FsOpenFlags, fsopen};
 
 use super::kernel::{self, KernelVersion, OVERLAY_IN_USER_NAMESPACE};
-use super::{Check, Mend, Status};
+use super::{FeatureCheck, FeatureRemedy, FeatureStatus};
 
 /// One mount of this process's namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,28 +57,28 @@ fn path(field: &[u8]) -> PathBuf {
 }
 
 /// Overlays in a user namespace, which hold what a run changes in its workspace.
-pub(super) fn overlay() -> Check {
+pub(super) fn overlay() -> FeatureCheck {
     let needed_for = "the workspace as an overlay: `diff`, `apply`, `discard`";
     let is_new_enough = KernelVersion::running().is_some_and(|running| running >= OVERLAY_IN_USER_NAMESPACE);
     if !is_new_enough {
-        let mend = Mend::new(format!("Linux {OVERLAY_IN_USER_NAMESPACE} or newer allows them"), &[]);
-        let check = Check::new(
+        let mend = FeatureRemedy::new(format!("Linux {OVERLAY_IN_USER_NAMESPACE} or newer allows them"), &[]);
+        let check = FeatureCheck::new(
             "overlayfs",
-            Status::Missing,
+            FeatureStatus::Missing,
             "not allowed in user namespaces by this kernel",
             needed_for,
         );
         return check.with_mend(Some(mend));
     }
     match find_overlay() {
-        Some(found) => Check::new("overlayfs", Status::Ok, found, needed_for),
-        None => Check::new(
+        Some(found) => FeatureCheck::new("overlayfs", FeatureStatus::Ok, found, needed_for),
+        None => FeatureCheck::new(
             "overlayfs",
-            Status::Missing,
+            FeatureStatus::Missing,
             "not in this kernel and not among its modules",
             needed_for,
         )
-        .with_mend(Some(Mend::new(
+        .with_mend(Some(FeatureRemedy::new(
             "the module comes with the distribution's kernel; this loads it",
             &["sudo modprobe overlay"],
         ))),

@@ -2,12 +2,12 @@
 
 use std::io::{self, Read as _};
 
-use offleash_core::plan::{MOST_LISTENERS, NetworkDoors};
-use offleash_sys::namespaces::{self, Namespaces};
+use offleash_core::plan::{MAX_LISTENERS, NetworkDoors};
+use offleash_sys::namespaces::{self, NamespaceSet};
 use offleash_sys::process;
 use rustix::pipe::PipeFlags;
 
-use super::{Check, Mend, Status};
+use super::{FeatureCheck, FeatureRemedy, FeatureStatus};
 use crate::process::network::{self, RedirectWay};
 
 /// What a child that made filters says.
@@ -15,9 +15,9 @@ const AT_ONCE: &str = "refuses at once";
 const BY_RESET: &str = "refuses by reset";
 
 /// Makes such a network once, in namespaces that are gone at once.
-pub(super) fn check() -> Check {
+pub(super) fn check() -> FeatureCheck {
     let check = |status, found: &str| {
-        Check::new(
+        FeatureCheck::new(
             "network-gateway",
             status,
             found,
@@ -26,31 +26,31 @@ pub(super) fn check() -> Check {
     };
     match try_making() {
         Ok(ProbeOutcome::Filters(RefusalKind::AtOnce)) => check(
-            Status::Ok,
+            FeatureStatus::Ok,
             "every connection of a sandbox can be led to the gateway, and refused before it is made",
         ),
         Ok(ProbeOutcome::Filters(RefusalKind::ByReset)) => {
-            let mend = Mend::new(
+            let mend = FeatureRemedy::new(
                 "refused connections are made and then reset; for `ECONNREFUSED` it needs, as root:",
                 &["modprobe -a nfnetlink_queue nft_compat xt_NFQUEUE"],
             );
             let found = "every connection of a sandbox can be led to the gateway, and is made before it is refused";
-            check(Status::Ok, found).with_mend(Some(mend))
+            check(FeatureStatus::Ok, found).with_mend(Some(mend))
         }
         Ok(ProbeOutcome::Listeners(reason)) => {
             let found = format!(
-                "only connections to at most {MOST_LISTENERS} ports that rules name, at which no program of the sandbox \
+                "only connections to at most {MAX_LISTENERS} ports that rules name, at which no program of the sandbox \
                  can listen then; others are refused and not recorded: {reason}"
             );
-            check(Status::Limited, &found).with_mend(Some(mend()))
+            check(FeatureStatus::Limited, &found).with_mend(Some(mend()))
         }
-        Ok(ProbeOutcome::Neither(reason)) => check(Status::Missing, &reason).with_mend(Some(mend())),
-        Err(error) => check(Status::Limited, &format!("it could not be tried: {error}")),
+        Ok(ProbeOutcome::Neither(reason)) => check(FeatureStatus::Missing, &reason).with_mend(Some(mend())),
+        Err(error) => check(FeatureStatus::Limited, &format!("it could not be tried: {error}")),
     }
 }
 
-fn mend() -> Mend {
-    Mend::new(
+fn mend() -> FeatureRemedy {
+    FeatureRemedy::new(
         "it needs nf_tables with TPROXY or REDIRECT, and user namespaces; as root, where they are modules:",
         &["modprobe -a nf_tables nft_tproxy nft_redir nft_reject_ipv4 nft_reject_ipv6"],
     )
@@ -79,10 +79,10 @@ const LISTENERS: &str = "listeners\n";
 
 fn try_making() -> io::Result<ProbeOutcome> {
     let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-    let namespaces = Namespaces {
+    let namespaces = NamespaceSet {
         user: true,
         network: true,
-        ..Namespaces::default()
+        ..NamespaceSet::default()
     };
     let child = namespaces::fork_into(namespaces, None, || {
         match network::make(&[80, 443], &NetworkDoors::default()) {

@@ -6,20 +6,20 @@ use rustix::io::Errno;
 use rustix::process::getpid;
 use rustix::thread::{CoreSchedulingScope, core_scheduling_cookie};
 
-use super::{Check, Mend, Status, read_line};
+use super::{FeatureCheck, FeatureRemedy, FeatureStatus, read_line};
 
 const VULNERABILITIES: &str = "/sys/devices/system/cpu/vulnerabilities";
 
 /// Sibling threads of one core, and whether the kernel can keep strangers off them (`PR_SCHED_CORE`).
-pub(super) fn smt() -> Check {
+pub(super) fn smt() -> FeatureCheck {
     let is_active = read_line("/sys/devices/system/cpu/smt/active").map(|text| text == "1");
     let cookie = core_scheduling_cookie(getpid(), CoreSchedulingScope::Thread).map(drop);
     smt_from_findings(is_active, cookie)
 }
 
-fn smt_from_findings(is_active: Option<bool>, cookie: Result<(), Errno>) -> Check {
+fn smt_from_findings(is_active: Option<bool>, cookie: Result<(), Errno>) -> FeatureCheck {
     let check = |status, found: &str| {
-        Check::new(
+        FeatureCheck::new(
             "smt",
             status,
             found,
@@ -27,22 +27,28 @@ fn smt_from_findings(is_active: Option<bool>, cookie: Result<(), Errno>) -> Chec
         )
     };
     match (is_active, cookie) {
-        (Some(false), _) => check(Status::Ok, "no two threads share a core"),
-        (_, Ok(())) => check(Status::Ok, "threads share cores, and the kernel can schedule by core"),
-        (None, Err(_)) => check(Status::Limited, "the kernel does not say whether threads share cores"),
+        (Some(false), _) => check(FeatureStatus::Ok, "no two threads share a core"),
+        (_, Ok(())) => check(
+            FeatureStatus::Ok,
+            "threads share cores, and the kernel can schedule by core",
+        ),
+        (None, Err(_)) => check(
+            FeatureStatus::Limited,
+            "the kernel does not say whether threads share cores",
+        ),
         (Some(true), Err(error)) => {
-            let mend = Mend::new(
+            let mend = FeatureRemedy::new(
                 "the kernel is built without CONFIG_SCHED_CORE; this switches sibling threads off until the next start",
                 &["echo off | sudo tee /sys/devices/system/cpu/smt/control"],
             );
             let found = format!("threads share cores, and scheduling by core failed: {error}");
-            check(Status::Limited, &found).with_mend(Some(mend))
+            check(FeatureStatus::Limited, &found).with_mend(Some(mend))
         }
     }
 }
 
 /// What the kernel says about the processor's known weaknesses.
-pub(super) fn vulnerabilities() -> Check {
+pub(super) fn vulnerabilities() -> FeatureCheck {
     let files = fs::read_dir(VULNERABILITIES).into_iter().flatten().flatten();
     let mut states: Vec<_> = files
         .filter_map(|file| {
@@ -56,9 +62,9 @@ pub(super) fn vulnerabilities() -> Check {
     from_states(&states)
 }
 
-fn from_states(states: &[(String, String)]) -> Check {
+fn from_states(states: &[(String, String)]) -> FeatureCheck {
     let check = |status, found: String| {
-        Check::new(
+        FeatureCheck::new(
             "processor-vulnerabilities",
             status,
             found,
@@ -71,18 +77,18 @@ fn from_states(states: &[(String, String)]) -> Check {
         .map(|(name, _)| name.as_str())
         .collect();
     if states.is_empty() {
-        return check(Status::Limited, "the kernel does not say".to_owned());
+        return check(FeatureStatus::Limited, "the kernel does not say".to_owned());
     }
     if open.is_empty() {
-        return check(Status::Ok, format!("{} known, none open", states.len()));
+        return check(FeatureStatus::Ok, format!("{} known, none open", states.len()));
     }
-    let mend = Mend::new(
+    let mend = FeatureRemedy::new(
         "these need newer microcode or a newer kernel, or the boot option `mitigations=auto` where it is `off`; the \
          details:",
         &["grep -r . /sys/devices/system/cpu/vulnerabilities"],
     );
     check(
-        Status::Limited,
+        FeatureStatus::Limited,
         format!("{} known, open: {}", states.len(), open.join(", ")),
     )
     .with_mend(Some(mend))
@@ -100,10 +106,10 @@ mod tests {
     #[test]
     fn smt_is_limited_only_where_siblings_exist_and_cannot_be_kept_apart() {
         let cases = [
-            (Some(false), Err(Errno::NODEV), Status::Ok),
-            (Some(true), Ok(()), Status::Ok),
-            (Some(true), Err(Errno::INVAL), Status::Limited),
-            (None, Err(Errno::INVAL), Status::Limited),
+            (Some(false), Err(Errno::NODEV), FeatureStatus::Ok),
+            (Some(true), Ok(()), FeatureStatus::Ok),
+            (Some(true), Err(Errno::INVAL), FeatureStatus::Limited),
+            (None, Err(Errno::INVAL), FeatureStatus::Limited),
         ];
         for (is_active, cookie, expected) in cases {
             assert_eq!(
@@ -127,7 +133,10 @@ mod tests {
             ),
         ]);
         assert_eq!(check.found, "4 known, open: itlb_multihit, mds");
-        assert_eq!(from_states(&[state("meltdown", "Not affected\n")]).status, Status::Ok);
-        assert_eq!(from_states(&[]).status, Status::Limited);
+        assert_eq!(
+            from_states(&[state("meltdown", "Not affected\n")]).status,
+            FeatureStatus::Ok
+        );
+        assert_eq!(from_states(&[]).status, FeatureStatus::Limited);
     }
 }

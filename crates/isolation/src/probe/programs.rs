@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use rustix::fs::{Access, access};
 
-use super::{Check, Status, shown};
+use super::{FeatureCheck, FeatureStatus, shown};
 
 const CONTAINER_RUNTIMES: [&str; 5] = ["runsc", "kata-runtime", "crun", "runc", "youki"];
 const HYPERVISORS: [&str; 5] = [
@@ -24,7 +24,7 @@ pub(super) fn find(name: &str, search_path: &OsStr) -> Option<PathBuf> {
         .find(|path| path.is_file() && access(path, Access::EXEC_OK).is_ok())
 }
 
-pub(super) fn container_runtimes(search_path: &OsStr) -> Check {
+pub(super) fn container_runtimes(search_path: &OsStr) -> FeatureCheck {
     any_of(
         "container-runtimes",
         &CONTAINER_RUNTIMES,
@@ -33,25 +33,25 @@ pub(super) fn container_runtimes(search_path: &OsStr) -> Check {
     )
 }
 
-pub(super) fn hypervisors(search_path: &OsStr) -> Check {
+pub(super) fn hypervisors(search_path: &OsStr) -> FeatureCheck {
     any_of("hypervisors", &HYPERVISORS, search_path, "level `microvm`")
 }
 
-fn any_of(name: &'static str, programs: &[&str], search_path: &OsStr, needed_for: &'static str) -> Check {
+fn any_of(name: &'static str, programs: &[&str], search_path: &OsStr, needed_for: &'static str) -> FeatureCheck {
     let found: Vec<_> = programs
         .iter()
         .filter_map(|program| find(program, search_path))
         .collect();
     if found.is_empty() {
-        return Check::new(
+        return FeatureCheck::new(
             name,
-            Status::Missing,
+            FeatureStatus::Missing,
             format!("none of {} in PATH", programs.join(", ")),
             needed_for,
         );
     }
     let found: Vec<_> = found.iter().map(|path| shown(path).into_owned()).collect();
-    Check::new(name, Status::Ok, found.join(", "), needed_for)
+    FeatureCheck::new(name, FeatureStatus::Ok, found.join(", "), needed_for)
 }
 
 #[cfg(test)]
@@ -77,7 +77,7 @@ mod tests {
         let search_path = std::env::join_paths([PathBuf::from(".")].iter().chain(&directories)).unwrap();
         assert_eq!(find("crun", &search_path), Some(directory.path().join("b/crun")));
         assert_eq!(find("runc", &search_path), None, "a directory is not a program");
-        assert_eq!(container_runtimes(&search_path).status, Status::Ok);
-        assert_eq!(hypervisors(&search_path).status, Status::Missing);
+        assert_eq!(container_runtimes(&search_path).status, FeatureStatus::Ok);
+        assert_eq!(hypervisors(&search_path).status, FeatureStatus::Missing);
     }
 }

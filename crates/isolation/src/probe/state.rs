@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, Mode, OFlags, access, open, statvfs};
 use rustix::io::Errno;
 
-use super::{Check, Mend, Status, mounts, shown};
+use super::{FeatureCheck, FeatureRemedy, FeatureStatus, mounts, shown};
 
 /// File systems that cannot hold the upper layer of an overlay
 /// (<https://docs.kernel.org/filesystems/overlayfs.html>, "Upper and lower").
@@ -23,11 +23,11 @@ const NOT_FOR_LAYERS: [&str; 9] = [
 /// Below this much free space runs are likely to fail.
 const SCARCE_MIB: u64 = 256;
 
-pub(super) fn check(state_directory: &Path) -> Check {
+pub(super) fn check(state_directory: &Path) -> FeatureCheck {
     let existing = existing_ancestor(state_directory);
     let shown = shown(state_directory);
     let check = |status, found: String| {
-        Check::new(
+        FeatureCheck::new(
             "state-directory",
             status,
             found,
@@ -35,33 +35,33 @@ pub(super) fn check(state_directory: &Path) -> Check {
         )
     };
     if let Err(error) = try_writing(&existing, existing == state_directory) {
-        let mend = Mend::new(
+        let mend = FeatureRemedy::new(
             "name a directory that this user can write",
             &["export OFFLEASH_STATE=/some/writable/directory"],
         );
-        return check(Status::Missing, format!("{shown} cannot be written: {error}")).with_mend(Some(mend));
+        return check(FeatureStatus::Missing, format!("{shown} cannot be written: {error}")).with_mend(Some(mend));
     }
     let resolved = existing.canonicalize().unwrap_or(existing);
     let mounts = mounts::all();
     let kind = mounts::containing(&mounts, &resolved).map_or("unknown", |mount| mount.kind.as_str());
     let found = format!("{shown}, {} MiB free on {kind}", free_mib(&resolved));
     if NOT_FOR_LAYERS.contains(&kind) {
-        let mend = Mend::new(
+        let mend = FeatureRemedy::new(
             format!(
                 "{kind} cannot hold the changes of an overlay; keep the state on a local file system such as ext4, xfs or btrfs"
             ),
             &["export OFFLEASH_STATE=/some/local/directory"],
         );
-        return check(Status::Limited, found).with_mend(Some(mend));
+        return check(FeatureStatus::Limited, found).with_mend(Some(mend));
     }
     if free_mib(&resolved) < SCARCE_MIB {
-        let mend = Mend::new(
+        let mend = FeatureRemedy::new(
             "little space is left; earlier runs can be discarded",
             &["offleash runs", "offleash discard RUN"],
         );
-        return check(Status::Limited, found).with_mend(Some(mend));
+        return check(FeatureStatus::Limited, found).with_mend(Some(mend));
     }
-    check(Status::Ok, found)
+    check(FeatureStatus::Ok, found)
 }
 
 /// The directory itself, or the nearest one above it that exists.
@@ -106,7 +106,7 @@ mod tests {
     fn a_directory_that_does_not_exist_yet_is_judged_by_the_one_above_it_and_not_made() {
         let above = tempfile::tempdir().unwrap();
         let state = above.path().join("a/b");
-        assert_ne!(check(&state).status, Status::Missing);
+        assert_ne!(check(&state).status, FeatureStatus::Missing);
         assert!(!above.path().join("a").exists());
     }
 
@@ -119,13 +119,13 @@ mod tests {
         let found = check(&state);
         assert_eq!(
             (found.status, found.mend.is_some()),
-            (Status::Missing, true),
+            (FeatureStatus::Missing, true),
             "{found:?}"
         );
 
         if !rustix::process::geteuid().is_root() {
             std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o555)).unwrap();
-            assert_eq!(check(&directory.path().join("other")).status, Status::Missing);
+            assert_eq!(check(&directory.path().join("other")).status, FeatureStatus::Missing);
             std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         }
     }

@@ -5,15 +5,15 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use super::{Check, Mend, Status, programs};
+use super::{FeatureCheck, FeatureRemedy, FeatureStatus, programs};
 
 /// How many ids a range needs: those of a usual system, `nobody` included.
 const COUNT: u64 = 65_536;
 
-pub(super) fn check(search_path: &OsStr) -> Check {
+pub(super) fn check(search_path: &OsStr) -> FeatureCheck {
     let uid = rustix::process::getuid();
     if uid.is_root() {
-        return Check::new("subordinate-ids", Status::Ok, "not needed by root", NEEDED_FOR);
+        return FeatureCheck::new("subordinate-ids", FeatureStatus::Ok, "not needed by root", NEEDED_FOR);
     }
     let uid = uid.as_raw();
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
@@ -28,37 +28,37 @@ pub(super) fn check(search_path: &OsStr) -> Check {
 const NEEDED_FOR: &str = "several users inside one sandbox; without them `root` and `user` of a root of its own are one id, and apt-get does \
      not work there";
 
-fn from_findings(name: Option<&str>, uids: u64, gids: u64, cannot_map: Vec<&str>) -> Check {
-    let check = |status, found: String| Check::new("subordinate-ids", status, found, NEEDED_FOR);
+fn from_findings(name: Option<&str>, uids: u64, gids: u64, cannot_map: Vec<&str>) -> FeatureCheck {
+    let check = |status, found: String| FeatureCheck::new("subordinate-ids", status, found, NEEDED_FOR);
     if uids < COUNT || gids < COUNT {
         let found = format!("{uids} user ids and {gids} group ids, {COUNT} of each are needed");
         let explanation = "no range is registered for this user; this registers one: choose another if it overlaps one in /etc/subuid";
         let mend = match name {
-            Some(name) => Mend::new(
+            Some(name) => FeatureRemedy::new(
                 explanation,
                 &[&format!(
                     "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 '{name}'"
                 )],
             ),
-            None => Mend::new(
+            None => FeatureRemedy::new(
                 "this user has no name in /etc/passwd, and ranges are registered by name",
                 &[],
             ),
         };
-        return check(Status::Missing, found).with_mend(Some(mend));
+        return check(FeatureStatus::Missing, found).with_mend(Some(mend));
     }
     if !cannot_map.is_empty() {
         let found = format!(
             "{uids} user ids and {gids} group ids, but no privileged {}",
             cannot_map.join(" and ")
         );
-        let mend = Mend::new(
+        let mend = FeatureRemedy::new(
             "these programs write the map of ids for ordinary users",
             &["sudo apt-get install uidmap"],
         );
-        return check(Status::Missing, found).with_mend(Some(mend));
+        return check(FeatureStatus::Missing, found).with_mend(Some(mend));
     }
-    check(Status::Ok, format!("{uids} user ids and {gids} group ids"))
+    check(FeatureStatus::Ok, format!("{uids} user ids and {gids} group ids"))
 }
 
 /// The login name of `uid` in the text of `/etc/passwd`.
@@ -116,16 +116,16 @@ mod tests {
     #[test]
     fn ranges_and_both_programs_are_needed() {
         let cases = [
-            (COUNT, COUNT, vec![], Status::Ok),
-            (COUNT, 0, vec![], Status::Missing),
-            (COUNT - 1, COUNT, vec![], Status::Missing),
-            (COUNT, COUNT, vec!["newgidmap"], Status::Missing),
+            (COUNT, COUNT, vec![], FeatureStatus::Ok),
+            (COUNT, 0, vec![], FeatureStatus::Missing),
+            (COUNT - 1, COUNT, vec![], FeatureStatus::Missing),
+            (COUNT, COUNT, vec!["newgidmap"], FeatureStatus::Missing),
         ];
         for (uids, gids, cannot_map, expected) in cases {
             let check = from_findings(Some("ana"), uids, gids, cannot_map);
             assert_eq!(
                 (check.status, check.mend.is_some()),
-                (expected, expected != Status::Ok),
+                (expected, expected != FeatureStatus::Ok),
                 "{check:?}"
             );
         }

@@ -6,12 +6,12 @@ use std::path::Path;
 use offleash_sys::namespaces;
 
 use super::host::HostSurroundings;
-use super::{Check, Mend, Status, apparmor, read_line};
+use super::{FeatureCheck, FeatureRemedy, FeatureStatus, apparmor, read_line};
 
 /// Makes all namespaces of a sandbox once, and finds out who is in the way if that fails.
-pub(super) fn check(executable: &Path, surroundings: &HostSurroundings) -> Check {
+pub(super) fn check(executable: &Path, surroundings: &HostSurroundings) -> FeatureCheck {
     let check = |status, found: String| {
-        Check::new(
+        FeatureCheck::new(
             "user-namespaces",
             status,
             found,
@@ -19,11 +19,11 @@ pub(super) fn check(executable: &Path, surroundings: &HostSurroundings) -> Check
         )
     };
     match namespaces::try_create() {
-        Ok(()) => check(Status::Ok, "all namespaces of a sandbox were made".to_owned()),
+        Ok(()) => check(FeatureStatus::Ok, "all namespaces of a sandbox were made".to_owned()),
         Err(error) => {
             let obstacle = NamespaceObstacle::find(surroundings);
             let found = format!("making the namespaces of a sandbox failed: {error}");
-            check(Status::Missing, found).with_mend(Some(obstacle.mend(&error, executable)))
+            check(FeatureStatus::Missing, found).with_mend(Some(obstacle.mend(&error, executable)))
         }
     }
 }
@@ -59,31 +59,31 @@ impl NamespaceObstacle {
         }
     }
 
-    fn mend(self, error: &io::Error, executable: &Path) -> Mend {
+    fn mend(self, error: &io::Error, executable: &Path) -> FeatureRemedy {
         match self {
             Self::AppArmor => apparmor::mend(executable),
-            Self::Clone => Mend::new(
+            Self::Clone => FeatureRemedy::new(
                 "the administrator's switch forbids them to ordinary users; this allows them, now and after a restart",
                 &[
                     "echo kernel.unprivileged_userns_clone=1 | sudo tee /etc/sysctl.d/60-offleash.conf",
                     "sudo sysctl --system",
                 ],
             ),
-            Self::Count => Mend::new(
+            Self::Count => FeatureRemedy::new(
                 "the number of user namespaces is limited to none; this allows them, now and after a restart",
                 &[
                     "echo user.max_user_namespaces=15000 | sudo tee /etc/sysctl.d/60-offleash.conf",
                     "sudo sysctl --system",
                 ],
             ),
-            Self::Container => Mend::new(
+            Self::Container => FeatureRemedy::new(
                 "the container around this process forbids them; they can be allowed where it is started, which opens \
                  that container's walls and leaves offleash's inside it",
                 &[
                     "docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined …",
                 ],
             ),
-            Self::Unknown => Mend::new(
+            Self::Unknown => FeatureRemedy::new(
                 format!(
                     "the kernel answers `{error}`, but neither its switches nor AppArmor forbid them: it may be built \
                      without CONFIG_USER_NS, this process may be in a chroot, or under a seccomp filter"
@@ -118,7 +118,7 @@ mod tests {
     fn the_check_agrees_with_what_the_kernel_answers() {
         let surroundings = HostSurroundings::now();
         let check = check(Path::new("/usr/bin/offleash"), &surroundings);
-        assert_eq!(check.status == Status::Ok, namespaces::try_create().is_ok());
-        assert_eq!(check.mend.is_some(), check.status == Status::Missing);
+        assert_eq!(check.status == FeatureStatus::Ok, namespaces::try_create().is_ok());
+        assert_eq!(check.mend.is_some(), check.status == FeatureStatus::Missing);
     }
 }

@@ -5,12 +5,12 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use offleash_core::exec::UserIds;
 use offleash_core::spec::{IdChoice, ProcessRef};
-use offleash_sys::namespaces::{self, Below, Child, IdMap, Namespaces};
+use offleash_sys::namespaces::{self, ForkedChild, IdMap, NamespaceSet, NestedStart};
 use offleash_sys::process::start_ticks;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::identity::{IdMaps, MapWriter};
-use crate::sandbox::Ids;
+use crate::sandbox::SandboxIds;
 
 /// A zygote, by its first process.
 #[derive(Debug)]
@@ -44,15 +44,15 @@ impl ZygoteProcess {
     /// What the kernel answered; `InvalidInput` when an id is none of the zygote's.
     pub(super) fn fork(
         &self,
-        ids: &Ids,
+        ids: &SandboxIds,
         identity: &IdMaps,
-        namespaces: Namespaces,
+        namespaces: NamespaceSet,
         body: impl FnOnce() -> i32,
-    ) -> io::Result<Child> {
+    ) -> io::Result<ForkedChild> {
         let owner = owner(ids);
         let uid_map = inner(&identity.uid_map, &self.map("uid_map")?)?;
         let gid_map = inner(&identity.gid_map, &self.map("gid_map")?)?;
-        let below = Below {
+        let below = NestedStart {
             first: self.first.as_fd(),
             owner: (owner.uid, owner.gid),
             uid_map: &uid_map,
@@ -68,7 +68,7 @@ impl ZygoteProcess {
 }
 
 /// The user, inside the zygote, whose processes are handed out. Both sandboxes have the same users.
-fn owner(ids: &Ids) -> UserIds {
+fn owner(ids: &SandboxIds) -> UserIds {
     match ids.choice {
         IdChoice::Range => ids.worker,
         IdChoice::Single => UserIds {

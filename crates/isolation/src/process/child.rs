@@ -9,10 +9,10 @@ use std::os::fd::{AsFd, BorrowedFd, IntoRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use offleash_core::limits::Limits;
-use offleash_core::plan::{Node, Plan};
-use offleash_core::spec::{Access, Descent};
-use offleash_sys::landlock::{self, Grant, GrantAccess, Restriction, Ruleset};
-use offleash_sys::seccomp::{self, Filter, Options};
+use offleash_core::plan::{Plan, PlanNode};
+use offleash_core::spec::{MountAccess, ZygoteRole};
+use offleash_sys::landlock::{self, GrantAccess, LandlockRestriction, LandlockRuleset, PathGrant};
+use offleash_sys::seccomp::{self, FilterOptions, SeccompFilter};
 use offleash_sys::{cgroup, credentials, mount, namespaces, process, rlimit};
 use rustix::fs::{Mode, OFlags};
 
@@ -57,13 +57,13 @@ pub(super) struct ChildBounds {
 
 impl ChildBounds {
     /// The system call filter: refused calls are told to the parent, and so is where programs want to connect to.
-    pub(super) fn filter(&self, plan: &Plan) -> Filter {
-        seccomp::compile(&Options {
+    pub(super) fn filter(&self, plan: &Plan) -> SeccompFilter {
+        seccomp::compile(&FilterOptions {
             allow_ptrace: plan.allow_ptrace,
             // A copy that is handed out has the other sandbox's supervisor, and the kernel lets it have one only.
-            notify: plan.descent != Descent::Zygote,
+            notify: plan.descent != ZygoteRole::Zygote,
             // A gateway sees more of them, and without making them wait.
-            observe_connect: !plan.network && plan.descent != Descent::Zygote,
+            observe_connect: !plan.network && plan.descent != ZygoteRole::Zygote,
             // Memory files are not bounded by rlimits.
             deny_memfd: !self.held.memory,
             host_namespaces: false,
@@ -71,12 +71,12 @@ impl ChildBounds {
             // In a layer of the sandbox's own nobody outside comes to run what it makes.
             allow_set_id: plan.has_own_root() && !plan.writes_for_others(),
             // What is handed out takes the processors of where it goes.
-            kept_to_cpus: self.kept_to_cpus && plan.descent != Descent::Zygote,
-            show_memory: plan.limits.memory.is_some() && plan.descent != Descent::Zygote,
-            watch_reservations: plan.limits.memory.is_some() && !self.held.memory && plan.descent != Descent::Zygote,
+            kept_to_cpus: self.kept_to_cpus && plan.descent != ZygoteRole::Zygote,
+            show_memory: plan.limits.memory.is_some() && plan.descent != ZygoteRole::Zygote,
+            watch_reservations: plan.limits.memory.is_some() && !self.held.memory && plan.descent != ZygoteRole::Zygote,
             count_forks: false,
             offer_renames: plan.has_overlay(),
-            hands_out: plan.descent == Descent::Zygote,
+            hands_out: plan.descent == ZygoteRole::Zygote,
         })
     }
 }
@@ -149,7 +149,7 @@ fn become_guest(inherited: &InheritedDescriptors<'_>) -> Result<std::convert::In
     }
     take_capabilities_away(plan).map_err(step("dropping capabilities"))?;
     let ruleset = match plan.descent {
-        Descent::Zygote => {
+        ZygoteRole::Zygote => {
             keep_apart()?;
             report.push((
                 '+',
@@ -158,7 +158,7 @@ fn become_guest(inherited: &InheritedDescriptors<'_>) -> Result<std::convert::In
             ));
             None
         }
-        Descent::Alone | Descent::Below(_) => {
+        ZygoteRole::Alone | ZygoteRole::Below(_) => {
             let (said, ruleset) = restrict_paths(plan, guest.as_fd())?;
             report.push(said);
             ruleset
@@ -176,8 +176,8 @@ fn become_guest(inherited: &InheritedDescriptors<'_>) -> Result<std::convert::In
     ));
     let installing = step("installing the system call filter");
     let listener = match plan.descent {
-        Descent::Zygote => filter.install().map(|()| None).map_err(installing)?,
-        Descent::Alone | Descent::Below(_) => filter.install_with_listener().map(Some).map_err(installing)?,
+        ZygoteRole::Zygote => filter.install().map(|()| None).map_err(installing)?,
+        ZygoteRole::Alone | ZygoteRole::Below(_) => filter.install_with_listener().map(Some).map_err(installing)?,
     };
     let handed = HandedDescriptors {
         listener: listener.as_ref().map(|listener| listener.as_fd()),
@@ -257,8 +257,8 @@ fn limit(plan: &Plan, bounds: &ChildBounds, processors: &ProcessorSet) -> Result
 fn limits_of_each(plan: &Plan) -> Limits {
     let own = super::limits_of_itself(plan);
     match plan.descent {
-        Descent::Alone | Descent::Below(_) => own,
-        Descent::Zygote => Limits {
+        ZygoteRole::Alone | ZygoteRole::Below(_) => own,
+        ZygoteRole::Zygote => Limits {
             workspace: None,
             file_size: None,
             ..own
@@ -377,7 +377,7 @@ impl ProcessorSet {
     /// as many threads as they find processors.
     fn of(plan: &Plan) -> io::Result<Self> {
         let usable = allowed_cpus()?;
-        let count = plan.limits.cpus.filter(|_| plan.descent != Descent::Zygote);
+        let count = plan.limits.cpus.filter(|_| plan.descent != ZygoteRole::Zygote);
         let count = count.and_then(|cpus| usize::try_from(cpus.millis.div_ceil(1000)).ok());
         Ok(match count.filter(|count| *count < usable.len()) {
             Some(count) => Self {
@@ -469,18 +469,21 @@ fn restrict_paths(plan: &Plan, guest: BorrowedFd<'_>) -> Result<(ReportLine, Opt
     let places = places.iter().map(|(place, access)| (place.as_fd(), *access));
     // A memory file needs no rule (and can have none), a file of the host does.
     let guest = plan.guest.is_some().then_some((guest, GrantAccess::Execute));
-    let grants: Vec<Grant<'_>> = places.chain(guest).map(|(fd, access)| Grant { fd, access }).collect();
-    let restriction = Restriction {
+    let grants: Vec<PathGrant<'_>> = places
+        .chain(guest)
+        .map(|(fd, access)| PathGrant { fd, access })
+        .collect();
+    let restriction = LandlockRestriction {
         grants: &grants,
         scope_signals: true,
         scope_abstract_sockets: true,
         deny_tcp: false,
     };
-    let restricted = Ruleset::new(&restriction).and_then(|ruleset| ruleset.restrict_self().map(|()| ruleset));
+    let restricted = LandlockRuleset::new(&restriction).and_then(|ruleset| ruleset.restrict_self().map(|()| ruleset));
     match restricted {
         Ok(ruleset) => {
             let said = format!("ABI {}, {} rules", ruleset.enforced().abi, grants.len());
-            let kept = matches!(plan.descent, Descent::Below(_)).then(|| ruleset.into());
+            let kept = matches!(plan.descent, ZygoteRole::Below(_)).then(|| ruleset.into());
             Ok((('+', "landlock", said), kept))
         }
         Err(error) if plan.executables.is_empty() && is_absent(&error) => {
@@ -513,19 +516,26 @@ fn grants(plan: &Plan, may_execute: bool) -> impl Iterator<Item = (PathBuf, Gran
     let executable = move |with: GrantAccess, without: GrantAccess| if may_execute { with } else { without };
     plan.entries.iter().filter_map(move |entry| {
         let access = match &entry.node {
-            Node::Bind { access: Access::Ro, .. } => executable(GrantAccess::ReadExecute, GrantAccess::Read),
+            PlanNode::Bind {
+                access: MountAccess::Ro,
+                ..
+            } => executable(GrantAccess::ReadExecute, GrantAccess::Read),
             // That of the root directory holds for all beneath it.
-            Node::Base { .. } if entry.target != Path::new("/") => return None,
-            Node::Bind { access: Access::Rw, .. } | Node::Overlay { .. } | Node::Base { .. } | Node::Tmpfs { .. } => {
-                executable(GrantAccess::WriteExecute, GrantAccess::Write)
+            PlanNode::Base { .. } if entry.target != Path::new("/") => return None,
+            PlanNode::Bind {
+                access: MountAccess::Rw,
+                ..
             }
-            Node::Proc | Node::Dev => GrantAccess::Write,
-            Node::Directory
-            | Node::Symlink { .. }
-            | Node::File { .. }
-            | Node::Hidden { .. }
-            | Node::Home { .. }
-            | Node::Guest => return None,
+            | PlanNode::Overlay { .. }
+            | PlanNode::Base { .. }
+            | PlanNode::Tmpfs { .. } => executable(GrantAccess::WriteExecute, GrantAccess::Write),
+            PlanNode::Proc | PlanNode::Dev => GrantAccess::Write,
+            PlanNode::Directory
+            | PlanNode::Symlink { .. }
+            | PlanNode::File { .. }
+            | PlanNode::Hidden { .. }
+            | PlanNode::Home { .. }
+            | PlanNode::Guest => return None,
         };
         // Below `/etc` everything may be read already; a rule for each file would only cost time.
         (!entry.target.starts_with("/etc")).then(|| (entry.target.clone(), access))

@@ -7,10 +7,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use offleash_core::level::{Degrade, Level};
-use offleash_core::plan::{Node, Plan};
-use offleash_core::spec::{Access, Descent};
-use offleash_sys::namespaces::{self, Child, IdMap, Namespaces, UserNamespace};
+use offleash_core::level::{DegradeMode, Level};
+use offleash_core::plan::{Plan, PlanNode};
+use offleash_core::spec::{MountAccess, ZygoteRole};
+use offleash_sys::namespaces::{self, ForkedChild, IdMap, NamespaceSet, UserNamespace};
 use offleash_sys::{mount, process, socket};
 
 use super::below::ZygoteProcess;
@@ -22,14 +22,14 @@ use super::running::{ProcessSandbox, SandboxParts};
 use super::{child, failed, network, tree};
 use crate::error::IsolationError;
 use crate::guest_image;
-use crate::sandbox::{Enforcement, Ids, Leftovers};
+use crate::sandbox::{EnforcementReport, LeftoverKeeper, SandboxIds};
 
 /// A first process in namespaces of its own that waits to be told what to become.
 ///
 /// It knows nothing of its sandbox yet but the ids, so it can be made before there is a plan. Dropped, it is killed.
 #[derive(Debug)]
 pub(super) struct PendingInit {
-    ids: Ids,
+    ids: SandboxIds,
     identity: IdMaps,
     unfinished: UnfinishedSandbox,
     channel: ParentEnd,
@@ -40,7 +40,7 @@ pub(super) struct PendingInit {
 
 impl PendingInit {
     /// Starts one; the calling process must have one thread.
-    pub(super) fn new(ids: Ids) -> Result<Self, IsolationError> {
+    pub(super) fn new(ids: SandboxIds) -> Result<Self, IsolationError> {
         let identity = identity::choose(&ids).map_err(|error| failed("choosing user ids", "", error))?;
         let (control, guest_control) =
             socket::stream_pair().map_err(|error| failed("making the control socket", "", error))?;
@@ -48,11 +48,11 @@ impl PendingInit {
         let inherited = child::InheritedDescriptors {
             channel: &child_end,
             control: guest_control.as_fd(),
-            hands_out: ids.descent == Descent::Zygote,
+            hands_out: ids.descent == ZygoteRole::Zygote,
             parents: &[control.as_fd(), channel.0.as_fd()],
         };
         // Without the network namespace, which takes longest and which the child makes itself at the same time.
-        let namespaces = Namespaces {
+        let namespaces = NamespaceSet {
             user: true,
             pid: true,
             mount: true,
@@ -61,11 +61,13 @@ impl PendingInit {
             network: false,
         };
         let first = match ids.descent {
-            Descent::Below(zygote) => ZygoteProcess::find(zygote)
+            ZygoteRole::Below(zygote) => ZygoteProcess::find(zygote)
                 .and_then(|zygote| zygote.fork(&ids, &identity, namespaces, || child::run(&inherited)))
                 .map_err(|error| failed("making namespaces below a zygote", "", error))?,
-            Descent::Alone | Descent::Zygote => namespaces::fork_into(namespaces, None, || child::run(&inherited))
-                .map_err(|error| failed("making namespaces", "", error))?,
+            ZygoteRole::Alone | ZygoteRole::Zygote => {
+                namespaces::fork_into(namespaces, None, || child::run(&inherited))
+                    .map_err(|error| failed("making namespaces", "", error))?
+            }
         };
         let pid = first.pid;
         place_apart(pid);
@@ -105,7 +107,7 @@ impl PendingInit {
     }
 
     /// Whether these are its ids.
-    pub(super) fn has(&self, ids: &Ids) -> bool {
+    pub(super) fn has(&self, ids: &SandboxIds) -> bool {
         self.ids == *ids
     }
 
@@ -132,14 +134,14 @@ impl PendingInit {
 
     /// Whether it was made below a zygote, where its ids were mapped as it was made.
     fn is_below(&self) -> bool {
-        matches!(self.ids.descent, Descent::Below(_))
+        matches!(self.ids.descent, ZygoteRole::Below(_))
     }
 
     /// Makes it the sandbox of `plan`; when it fails, everything that was made is gone again.
     pub(super) fn become_sandbox(
         mut self,
         plan: &Plan,
-        leftovers: &mut dyn Leftovers,
+        leftovers: &mut dyn LeftoverKeeper,
     ) -> Result<ProcessSandbox, IsolationError> {
         prepare_layers(plan, &self.identity)?;
         let order = child::ChildOrder {
@@ -160,7 +162,7 @@ impl PendingInit {
         let sent = parent.send_order(&mut owners);
         // While the child assembles its file system.
         let grouping = GroupPlan::plan(plan, Some(self.unfinished.first()?.pid), owners.makers());
-        let mut enforcement = Enforcement::default();
+        let mut enforcement = EnforcementReport::default();
         let limits = grouping.limits(plan);
         grouping.describe(&limits, &mut enforcement);
         require(plan, &enforcement)?;
@@ -227,22 +229,22 @@ fn prepare_layers(plan: &Plan, identity: &IdMaps) -> Result<(), IsolationError> 
     }
     for entry in &plan.entries {
         let (layer, before) = match &entry.node {
-            Node::Overlay { layer, .. } => (layer, None),
+            PlanNode::Overlay { layer, .. } => (layer, None),
             // That of an earlier sandbox belongs to the ids which that had, and is mapped.
-            Node::Base { layer, .. } => (layer, owner_of_layer(layer)?),
+            PlanNode::Base { layer, .. } => (layer, owner_of_layer(layer)?),
             _ => continue,
         };
         let owner = before.unwrap_or(identity.outside);
-        if matches!(&entry.node, Node::Base { .. }) && before.is_none() {
+        if matches!(&entry.node, PlanNode::Base { .. }) && before.is_none() {
             give_all(&layer.join("upper"), owner)?;
         }
-        let is_new = matches!(&entry.node, Node::Overlay { .. }) || owner == identity.outside;
+        let is_new = matches!(&entry.node, PlanNode::Overlay { .. }) || owner == identity.outside;
         let upper = is_new.then(|| layer.join("upper"));
         for directory in [layer.clone(), layer.join("work")].into_iter().chain(upper) {
             give(&directory, owner)?;
         }
         // What it lies over is the worker's, and so is the directory at its top.
-        if matches!(&entry.node, Node::Overlay { .. }) && identity.worker != identity.outside {
+        if matches!(&entry.node, PlanNode::Overlay { .. }) && identity.worker != identity.outside {
             give(&layer.join("upper"), identity.worker)?;
         }
     }
@@ -286,18 +288,18 @@ fn owner_of_layer(layer: &Path) -> Result<Option<(u32, u32)>, IsolationError> {
 /// What was made so far, and is unmade if the rest fails.
 #[derive(Debug)]
 struct UnfinishedSandbox {
-    first: Option<Child>,
-    group: Option<grouping::Group>,
+    first: Option<ForkedChild>,
+    group: Option<grouping::ControlGroup>,
 }
 
 impl UnfinishedSandbox {
-    fn first(&self) -> Result<&Child, IsolationError> {
+    fn first(&self) -> Result<&ForkedChild, IsolationError> {
         self.first.as_ref().ok_or(IsolationError::Guest {
             reason: "the first process is gone".to_owned(),
         })
     }
 
-    fn complete(mut self) -> (Option<Child>, Option<grouping::Group>) {
+    fn complete(mut self) -> (Option<ForkedChild>, Option<grouping::ControlGroup>) {
         (self.first.take(), self.group.take())
     }
 }
@@ -336,7 +338,7 @@ impl ParentSide<'_> {
         sent: Result<(), IsolationError>,
         unfinished: &mut UnfinishedSandbox,
         grouping: &GroupPlan,
-        leftovers: &mut dyn Leftovers,
+        leftovers: &mut dyn LeftoverKeeper,
     ) -> Result<ChildReport, IsolationError> {
         let pid = unfinished.first()?.pid;
         let served = sent.and_then(|()| self.serve(pid, unfinished, grouping, leftovers));
@@ -361,7 +363,7 @@ impl ParentSide<'_> {
         pid: rustix::process::Pid,
         unfinished: &mut UnfinishedSandbox,
         grouping: &GroupPlan,
-        leftovers: &mut dyn Leftovers,
+        leftovers: &mut dyn LeftoverKeeper,
     ) -> Result<(), IsolationError> {
         let telling = |error| failed("telling the first process", "", error);
         // From outside, where it may take a capability of ours, and before the guest, so that no command starts without.
@@ -436,9 +438,9 @@ impl ParentSide<'_> {
             rustix::fs::fstat(tree).map_err(|error| failed("examining", path.to_string_lossy(), error.into()))?;
         let owner = (stat.st_uid, stat.st_gid);
         let namespace = match node {
-            Node::Base { .. } if is_source => owners.of_system(owner),
-            Node::Base { .. } if owner == self.identity.outside => return Ok(()),
-            Node::Base { .. } => owners.of_earlier(owner),
+            PlanNode::Base { .. } if is_source => owners.of_system(owner),
+            PlanNode::Base { .. } if owner == self.identity.outside => return Ok(()),
+            PlanNode::Base { .. } => owners.of_earlier(owner),
             _ if is_source => owners.of_worker(owner),
             _ => return Ok(()),
         };
@@ -446,7 +448,17 @@ impl ParentSide<'_> {
         match mapped {
             Ok(()) => Ok(()),
             // Read-only and readable for everybody: the mapping would only have shown another owner.
-            Err(_) if matches!(node, Node::Bind { access: Access::Ro, .. }) => Ok(()),
+            Err(_)
+                if matches!(
+                    node,
+                    PlanNode::Bind {
+                        access: MountAccess::Ro,
+                        ..
+                    }
+                ) =>
+            {
+                Ok(())
+            }
             Err(error) => Err(IsolationError::NotEnforceable {
                 level: Level::Process,
                 what: "that code does not run as the host's root".to_owned(),
@@ -514,11 +526,11 @@ fn trees_of_the_parent(plan: &Plan, identity: &IdMaps) -> Vec<usize> {
     let mut numbers = Vec::from_iter(plan.guest.is_some().then_some(tree::GUEST));
     for (entry, node) in plan.entries.iter().map(|entry| &entry.node).enumerate() {
         match node {
-            Node::Bind { source, .. } if !tree::is_system(source) => numbers.push(tree::source_number(entry)),
-            Node::Overlay { .. } | Node::Base { template: None, .. } => {
+            PlanNode::Bind { source, .. } if !tree::is_system(source) => numbers.push(tree::source_number(entry)),
+            PlanNode::Overlay { .. } | PlanNode::Base { template: None, .. } => {
                 numbers.extend([tree::source_number(entry), tree::layer_number(entry)])
             }
-            Node::Base { .. } => numbers.extend([
+            PlanNode::Base { .. } => numbers.extend([
                 tree::source_number(entry),
                 tree::template_number(entry),
                 tree::layer_number(entry),
@@ -529,20 +541,20 @@ fn trees_of_the_parent(plan: &Plan, identity: &IdMaps) -> Vec<usize> {
     numbers
 }
 
-fn path_of(node: &Node, number: usize) -> &Path {
+fn path_of(node: &PlanNode, number: usize) -> &Path {
     let is_template = number == tree::template_number(tree::entry_of(number));
     match node {
-        Node::Base {
+        PlanNode::Base {
             template: Some(template),
             ..
         } if is_template => template,
-        Node::Bind { source, .. } => source,
-        Node::Overlay { lower, .. } | Node::Base { lower, .. }
+        PlanNode::Bind { source, .. } => source,
+        PlanNode::Overlay { lower, .. } | PlanNode::Base { lower, .. }
             if number == tree::source_number(tree::entry_of(number)) =>
         {
             lower
         }
-        Node::Overlay { layer, .. } | Node::Base { layer, .. } => layer,
+        PlanNode::Overlay { layer, .. } | PlanNode::Base { layer, .. } => layer,
         _ => Path::new("/"),
     }
 }
@@ -551,7 +563,7 @@ fn is_lost(failure: &StepFailure) -> bool {
     failure.source.kind() == io::ErrorKind::UnexpectedEof
 }
 
-fn describe(plan: &Plan, identity: &IdMaps, report: &ChildReport, enforcement: &mut Enforcement) {
+fn describe(plan: &Plan, identity: &IdMaps, report: &ChildReport, enforcement: &mut EnforcementReport) {
     enforcement.holds("namespaces", "user, pid, mount, network, ipc, uts, cgroup");
     enforcement.holds(
         "root",
@@ -587,9 +599,9 @@ fn describe(plan: &Plan, identity: &IdMaps, report: &ChildReport, enforcement: &
 }
 
 /// Refuses what cannot be enforced, unless the caller allows it.
-fn require(plan: &Plan, enforcement: &Enforcement) -> Result<(), IsolationError> {
+fn require(plan: &Plan, enforcement: &EnforcementReport) -> Result<(), IsolationError> {
     match enforcement.not_enforced.first_key_value() {
-        Some((what, reason)) if plan.degrade == Degrade::Refuse => Err(IsolationError::NotEnforceable {
+        Some((what, reason)) if plan.degrade == DegradeMode::Refuse => Err(IsolationError::NotEnforceable {
             level: Level::Process,
             what: what.clone(),
             reason: reason.clone(),

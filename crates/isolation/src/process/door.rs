@@ -10,8 +10,8 @@ use std::time::Duration;
 use offleash_core::exec::{ExecRequest, Stdin, UserIds};
 use offleash_core::plan::Plan;
 use offleash_sys::namespaces::{IdMap, number_of};
-use offleash_sys::rlimit::Resource;
-use offleash_sys::seccomp::Listener;
+use offleash_sys::rlimit::LimitedResource;
+use offleash_sys::seccomp::NotifyListener;
 use offleash_sys::socket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
@@ -19,14 +19,14 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 
 use super::census::{CAPABILITIES, NAMESPACES, OtherProcesses, ProcessAudit};
-use super::grouping::Group;
+use super::grouping::ControlGroup;
 use super::identity::IdMaps;
 use crate::entered::EnteredProcess;
 use crate::limits;
 
 /// How long a zygote may take; after that it is not to be waited for. It takes milliseconds, and starting an interpreter instead
 /// takes less than this.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// What a zygote is sent, with [`MADE_IN`] and without a byte that is the sandbox's own: all later copies have whatever it
 /// was ever given. The copy takes what follows.
 const ENTER: &[u8] = b"enter";
@@ -55,7 +55,7 @@ pub(super) struct JoinSpec {
     pub(super) ruleset: Option<OwnedFd>,
     /// The system call filter, as the kernel takes it.
     pub(super) filter: Vec<u8>,
-    pub(super) rlimits: Vec<(Resource, u64)>,
+    pub(super) rlimits: Vec<(LimitedResource, u64)>,
     /// Whether it is kept to some CPUs, which its first process knows.
     pub(super) kept_to_cpus: bool,
     pub(super) uid_map: Vec<IdMap>,
@@ -91,8 +91,8 @@ impl PendingFork {
     ///
     /// # Errors
     /// What the kernel answered.
-    pub(super) fn enter(&self, group: Option<&Group>) -> io::Result<()> {
-        let entrances = group.map(Group::entrances_to_all).transpose();
+    pub(super) fn enter(&self, group: Option<&ControlGroup>) -> io::Result<()> {
+        let entrances = group.map(ControlGroup::entrances_to_all).transpose();
         let entrances = entrances.map_err(io::Error::other)?.unwrap_or_default();
         let entrances: Vec<_> = entrances.iter().map(AsFd::as_fd).collect();
         socket::send(self.zygote.as_fd(), GROUP, &entrances)
@@ -131,7 +131,7 @@ pub(crate) struct JoinedProcess {
     /// Its process id outside.
     pub(crate) pid: Pid,
     /// Where its refused system calls arrive.
-    pub(crate) listener: Listener,
+    pub(crate) listener: NotifyListener,
     pub(crate) process: EnteredProcess,
     zygote: OwnedFd,
 }
@@ -186,7 +186,7 @@ impl JoinSpec {
         request: &ExecRequest,
         coming: PendingFork,
         others: &OtherProcesses,
-        group: Option<&Group>,
+        group: Option<&ControlGroup>,
     ) -> io::Result<JoinedProcess> {
         let arrived = self.take_on(request, coming, group).and_then(|arrived| {
             match self.end_strangers(Some(arrived.process.number()), others)? {
@@ -215,7 +215,12 @@ impl JoinSpec {
         })
     }
 
-    fn take_on(&self, request: &ExecRequest, coming: PendingFork, group: Option<&Group>) -> io::Result<JoinedProcess> {
+    fn take_on(
+        &self,
+        request: &ExecRequest,
+        coming: PendingFork,
+        group: Option<&ControlGroup>,
+    ) -> io::Result<JoinedProcess> {
         let user = request.user.unwrap_or(self.user);
         if user.uid == 0 || request.tty.is_some() {
             // A superuser keeps capabilities that are not taken on here, and a terminal is the guest's.
@@ -278,7 +283,7 @@ impl JoinSpec {
         match proved {
             Ok(process) => Ok(JoinedProcess {
                 pid,
-                listener: Listener::from(listener),
+                listener: NotifyListener::from(listener),
                 process,
                 zygote,
             }),
@@ -369,7 +374,7 @@ impl JoinSpec {
 
 impl JoinedProcess {
     /// Lets it run.
-    pub(crate) fn go(self) -> io::Result<(Listener, EnteredProcess)> {
+    pub(crate) fn go(self) -> io::Result<(NotifyListener, EnteredProcess)> {
         socket::send(self.zygote.as_fd(), GO, &[])?;
         Ok((self.listener, self.process))
     }
@@ -380,7 +385,7 @@ fn end(pidfd: &OwnedFd) {
     // It fails only if it has ended.
     let _killed = pidfd_send_signal(pidfd, Signal::KILL);
     let mut ended = [PollFd::new(pidfd, PollFlags::IN)];
-    let patience = Timespec::try_from(PATIENCE).unwrap_or_default();
+    let patience = Timespec::try_from(TIMEOUT).unwrap_or_default();
     let _ended = retry_on_intr(|| poll(&mut ended, Some(&patience)));
 }
 
@@ -399,11 +404,11 @@ fn namespaces(process: Pid, names: &[&str]) -> io::Result<Vec<std::fs::File>> {
     names.iter().map(open).collect()
 }
 
-/// Nobody waits longer than [`PATIENCE`] at this socket.
+/// Nobody waits longer than [`TIMEOUT`] at this socket.
 fn bound_waiting(socket: BorrowedFd<'_>) -> io::Result<()> {
     use rustix::net::sockopt::{Timeout, set_socket_timeout};
     for direction in [Timeout::Recv, Timeout::Send] {
-        set_socket_timeout(socket, direction, Some(PATIENCE))?;
+        set_socket_timeout(socket, direction, Some(TIMEOUT))?;
     }
     Ok(())
 }

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 
 use offleash_core::limits::{LimitName, Limits};
 use offleash_core::plan::Plan;
-use offleash_core::spec::{Descent, MemoryEnd};
-pub(crate) use offleash_sys::cgroup::Group;
-use offleash_sys::cgroup::{CgroupError, Controller, GroupLimits, Hierarchy, NAME_PREFIX};
+use offleash_core::spec::{MemoryEnd, ZygoteRole};
+pub(crate) use offleash_sys::cgroup::ControlGroup;
+use offleash_sys::cgroup::{CgroupError, ControlHierarchies, Controller, GroupLimits, NAME_PREFIX};
 use rustix::process::Pid;
 
 use crate::limits::HeldByGroup;
-use crate::sandbox::Enforcement;
+use crate::sandbox::EnforcementReport;
 
 /// How limits of the network are held.
 const BY_GATEWAY: &str = "counted by the gateway, without which there are no connections";
@@ -20,7 +20,7 @@ const BY_GATEWAY: &str = "counted by the gateway, without which there are no con
 /// What the cgroup of one sandbox is going to be.
 #[derive(Debug)]
 pub(crate) struct GroupPlan {
-    hierarchy: Option<Hierarchy>,
+    hierarchy: Option<ControlHierarchies>,
     name: String,
     limits: GroupLimits,
     /// What cannot be bounded by a group, and why.
@@ -40,7 +40,7 @@ impl GroupPlan {
         controllers.extend(limits.cpu_time.map(|_| Controller::CpuAccounting));
         controllers.extend(plan.pausable.then_some(Controller::Freezer));
         let children: Vec<Pid> = first.into_iter().chain(ending.iter().copied()).collect();
-        let mut grouping = match Hierarchy::discover_for(&controllers, &children) {
+        let mut grouping = match ControlHierarchies::discover_for(&controllers, &children) {
             Ok(hierarchy) => Self {
                 hierarchy: Some(hierarchy),
                 name,
@@ -76,7 +76,7 @@ impl GroupPlan {
         // Where no group can stop them, processes are stopped one by one.
         grouping.limits.pause = plan.pausable && grouping.can(Controller::Freezer);
         // With its first process ends all that lies below a zygote.
-        grouping.limits.ends_one = plan.descent == Descent::Zygote || plan.memory_end == MemoryEnd::Process;
+        grouping.limits.ends_one = plan.descent == ZygoteRole::Zygote || plan.memory_end == MemoryEnd::Process;
         grouping
     }
 
@@ -111,7 +111,7 @@ impl GroupPlan {
     /// its copies, and whoever adds up what its processes use would add up what lies below it.
     pub(crate) fn limits(&self, plan: &Plan) -> Limits {
         let asked = plan.limits.clone();
-        if plan.descent != Descent::Zygote {
+        if plan.descent != ZygoteRole::Zygote {
             return asked;
         }
         Limits {
@@ -137,7 +137,7 @@ impl GroupPlan {
     }
 
     /// Says how each limit is held.
-    pub(crate) fn describe(&self, limits: &Limits, enforcement: &mut Enforcement) {
+    pub(crate) fn describe(&self, limits: &Limits, enforcement: &mut EnforcementReport) {
         let by_group =
             |controller: Controller| match self.hierarchy.as_ref().map(|found| found.availability(controller)) {
                 Some(Ok(version)) => format!("{version}, controller {}", controller.name()),
@@ -216,7 +216,12 @@ impl GroupPlan {
 
     /// Says how swap is held, which only the group that was made knows: kernels without it, or that do not count it,
     /// leave files out. Without a limit on memory there is nothing that swap would be on top of.
-    pub(crate) fn describe_swap(&self, limits: &Limits, group: Option<&Group>, enforcement: &mut Enforcement) {
+    pub(crate) fn describe_swap(
+        &self,
+        limits: &Limits,
+        group: Option<&ControlGroup>,
+        enforcement: &mut EnforcementReport,
+    ) {
         if limits.memory.is_none() || limits.swap.is_none() {
             return;
         }
@@ -262,7 +267,7 @@ impl GroupPlan {
     }
 
     /// Makes the group; the sandbox's first process enters it, through what is returned beside it.
-    pub(crate) fn make(&self, first: Pid) -> Result<Option<(Group, Vec<OwnedFd>)>, CgroupError> {
+    pub(crate) fn make(&self, first: Pid) -> Result<Option<(ControlGroup, Vec<OwnedFd>)>, CgroupError> {
         let Some(hierarchy) = &self.hierarchy else {
             return Ok(None);
         };
@@ -274,7 +279,7 @@ impl GroupPlan {
             return Ok(None);
         }
         let children: Vec<Pid> = std::iter::once(first).chain(self.ending.iter().copied()).collect();
-        let group = Group::create_for(hierarchy, &self.name, &self.limits, &children)?;
+        let group = ControlGroup::create_for(hierarchy, &self.name, &self.limits, &children)?;
         match group
             .join_version_2(first.as_raw_pid().cast_unsigned())
             .and_then(|()| group.entrances())

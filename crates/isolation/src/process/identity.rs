@@ -5,12 +5,12 @@
 
 use std::io;
 
-use offleash_core::spec::{Descent, IdChoice};
+use offleash_core::spec::{IdChoice, ZygoteRole};
 use offleash_sys::namespaces::{self, IdMap};
 use offleash_sys::process::{self, is_root};
 use rustix::process::Pid;
 
-use crate::sandbox::Ids;
+use crate::sandbox::SandboxIds;
 
 /// The maps of one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(super) const RANGE: u32 = 65_536;
 ///
 /// # Errors
 /// `NotFound` when a range is asked for and the caller has no subordinate ids.
-pub(super) fn choose(ids: &Ids) -> io::Result<IdMaps> {
+pub(super) fn choose(ids: &SandboxIds) -> io::Result<IdMaps> {
     if !is_root() {
         return for_user(ids);
     }
@@ -102,7 +102,7 @@ fn run_map_helper(program: &str, pid: Pid, map: &[IdMap]) -> io::Result<()> {
     }
 }
 
-fn for_root(ids: &Ids) -> io::Result<IdMaps> {
+fn for_root(ids: &SandboxIds) -> io::Result<IdMaps> {
     let count = if ids.choice == IdChoice::Range { RANGE } else { 1 };
     let start = unused_ids(
         &std::fs::read_to_string("/proc/self/uid_map")?,
@@ -134,8 +134,8 @@ fn for_root(ids: &Ids) -> io::Result<IdMaps> {
         },
         writer: MapWriter::Privileged,
         passed_on: match ids.descent {
-            Descent::Zygote => others(start, count),
-            Descent::Alone | Descent::Below(_) => Vec::new(),
+            ZygoteRole::Zygote => others(start, count),
+            ZygoteRole::Alone | ZygoteRole::Below(_) => Vec::new(),
         },
     })
 }
@@ -186,7 +186,7 @@ fn hash(text: &str) -> u32 {
     })
 }
 
-fn for_user(ids: &Ids) -> io::Result<IdMaps> {
+fn for_user(ids: &SandboxIds) -> io::Result<IdMaps> {
     let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let single = |inside, outside| {
         vec![IdMap {

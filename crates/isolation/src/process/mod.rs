@@ -27,13 +27,13 @@ use std::os::fd::OwnedFd;
 use offleash_core::level::Level;
 use offleash_core::limits::Limits;
 use offleash_core::plan::Plan;
-use offleash_core::spec::Descent;
+use offleash_core::spec::ZygoteRole;
 
 use self::create::PendingInit;
 pub use self::superuser::{as_superuser_of_own, as_superuser_of_range};
 pub(crate) use self::tree::UPPER;
 use crate::error::IsolationError;
-use crate::sandbox::{Backend, Ids, Leftovers, Sandbox};
+use crate::sandbox::{Backend, LeftoverKeeper, Sandbox, SandboxIds};
 
 /// Makes sandboxes of the level `process`. The calling process must have one thread.
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ impl Backend for ProcessBackend {
         Level::Process
     }
 
-    fn prepare(&mut self, ids: &Ids) -> Result<(), IsolationError> {
+    fn prepare(&mut self, ids: &SandboxIds) -> Result<(), IsolationError> {
         self.prepared = Some(PendingInit::new(ids.clone())?);
         Ok(())
     }
@@ -61,8 +61,8 @@ impl Backend for ProcessBackend {
         }
     }
 
-    fn create(&mut self, plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Box<dyn Sandbox>, IsolationError> {
-        let ids = Ids::of(plan);
+    fn create(&mut self, plan: &Plan, leftovers: &mut dyn LeftoverKeeper) -> Result<Box<dyn Sandbox>, IsolationError> {
+        let ids = SandboxIds::of(plan);
         let embryo = match self.prepared.take().filter(|embryo| embryo.has(&ids)) {
             Some(embryo) => embryo,
             None => PendingInit::new(ids)?,
@@ -76,8 +76,8 @@ impl Backend for ProcessBackend {
 fn limits_of_itself(plan: &Plan) -> Limits {
     let all = plan.limits.clone();
     match plan.descent {
-        Descent::Alone | Descent::Below(_) => all,
-        Descent::Zygote => Limits {
+        ZygoteRole::Alone | ZygoteRole::Below(_) => all,
+        ZygoteRole::Zygote => Limits {
             memory: None,
             pids: None,
             cpu_time: None,

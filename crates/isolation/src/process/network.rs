@@ -9,9 +9,9 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use offleash_core::plan::NetworkDoors;
 use offleash_core::spec::PROXY_PORT;
-use offleash_sys::network::nftables::{self, Filters, FirstPackets};
-use offleash_sys::network::queue::Queue;
-use offleash_sys::network::{Entrance, Ipv6, NetworkError, NetworkSockets, Sources, routes, sockets};
+use offleash_sys::network::nftables::{self, FirstPackets, RedirectFilters};
+use offleash_sys::network::queue::PacketQueue;
+use offleash_sys::network::{EntranceSockets, Ipv6, NetworkError, NetworkSockets, SourceAddresses, routes, sockets};
 
 use rustix::net::{AddressFamily, SocketType};
 
@@ -23,7 +23,7 @@ const LISTENER: u16 = PROXY_PORT;
 const DNS: u16 = 53;
 /// What programs see as their own addresses: the beginning of a range for measurements (RFC 2544), of which the
 /// gateway gives out the rest, and a unique local address (RFC 4193).
-const SOURCES: Sources = Sources {
+const SOURCES: SourceAddresses = SourceAddresses {
     v4: Ipv4Addr::new(198, 18, 0, 2),
     v6: Ipv6Addr::new(0xfd6f, 0x666c, 0x6561, 0x7368, 0, 0, 0, 2),
 };
@@ -70,16 +70,16 @@ pub(crate) fn make(ports: &[u16], doors: &NetworkDoors) -> Result<(NetworkSocket
             made.services.push(service.into());
         }
         if doors.entrance {
-            made.entrances.push(Entrance::make(loopback).map_err(step)?);
+            made.entrances.push(EntranceSockets::make(loopback).map_err(step)?);
         }
     }
     // Without it, or without a rule for it, refused connections are accepted and reset.
-    let queue = match Queue::open() {
+    let queue = match PacketQueue::open() {
         Ok(queue) => Some(queue),
         Err(NetworkError::Missing { .. }) => None,
         Err(error) => return Err(failed("making the queue of first packets")(error)),
     };
-    let filters = Filters {
+    let filters = RedirectFilters {
         sources: SOURCES,
         ipv6,
         listener: LISTENER,
@@ -88,7 +88,9 @@ pub(crate) fn make(ports: &[u16], doors: &NetworkDoors) -> Result<(NetworkSocket
     };
     match nftables::lead_to_listener(&filters) {
         Ok((_, led)) => {
-            made.first_packets = queue.filter(|_| led == FirstPackets::Held).map(Queue::into_descriptor);
+            made.first_packets = queue
+                .filter(|_| led == FirstPackets::Held)
+                .map(PacketQueue::into_descriptor);
             Ok((made, RedirectWay::ByFilters))
         }
         Err(missing @ NetworkError::Missing { .. }) if !ports.is_empty() => {
@@ -157,12 +159,12 @@ pub(super) fn from_order(sent: impl IntoIterator<Item = OwnedFd>, doors: &Networ
             sockets.questions.push(socket);
         } else if address.port() == DNS {
             sockets.long_questions.push(socket);
-        } else if doors.entrance && address == Entrance::address(loopback) {
+        } else if doors.entrance && address == EntranceSockets::address(loopback) {
             listener = Some(socket);
-        } else if doors.entrance && address == Entrance::origin(loopback) {
+        } else if doors.entrance && address == EntranceSockets::origin(loopback) {
             // Each comes behind its listener.
             let listener = listener.take().ok_or(io::ErrorKind::InvalidData)?;
-            sockets.entrances.push(Entrance {
+            sockets.entrances.push(EntranceSockets {
                 listener,
                 asking: socket,
             });

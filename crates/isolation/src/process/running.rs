@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use offleash_core::exec::ExecRequest;
 use offleash_core::level::Level;
 use offleash_core::plan::Plan;
-use offleash_sys::namespaces::Child;
+use offleash_sys::namespaces::ForkedChild;
 use offleash_sys::network::NetworkSockets;
 use offleash_sys::process;
 use rustix::process::Pid;
 
 use super::census::OtherProcesses;
 use super::door::{JoinSpec, JoinedProcess, PendingFork};
-use super::grouping::Group;
+use super::grouping::ControlGroup;
 use super::handshake::ParentEnd;
 use super::no_route;
 use super::showing::ShownFiles;
@@ -22,22 +22,22 @@ use crate::entered::not_entered;
 use crate::error::IsolationError;
 use crate::guest_link::{GuestLink, running};
 use crate::limits::shown::UsedAmounts;
-use crate::limits::{TmpfsMounts, Watcher};
-use crate::sandbox::{Enforcement, Final, SandboxEvent};
+use crate::limits::{LimitWatcher, TmpfsMounts};
+use crate::sandbox::{EnforcementReport, FinalReport, SandboxEvent};
 use crate::supervised::{LevelHolding, ServedBy, SupervisedSandbox};
 
 /// What a sandbox is put together from.
 #[derive(Debug)]
 pub(super) struct SandboxParts {
-    pub(super) first: Option<Child>,
+    pub(super) first: Option<ForkedChild>,
     pub(super) channel: ParentEnd,
     pub(super) control: OwnedFd,
     pub(super) listener: Option<OwnedFd>,
     /// Where what is shown of the limits is kept up to date.
     pub(super) shown: Option<OwnedFd>,
     pub(super) network: Option<NetworkSockets>,
-    pub(super) group: Option<Group>,
-    pub(super) enforcement: Enforcement,
+    pub(super) group: Option<ControlGroup>,
+    pub(super) enforcement: EnforcementReport,
     /// Where processes that were not started inside come in, if they may.
     pub(super) door: Option<JoinSpec>,
     /// What comes in there first, if it was asked for ahead.
@@ -53,7 +53,7 @@ pub(super) type ProcessSandbox = SupervisedSandbox<NamespaceHolding>;
 /// What holds it.
 #[derive(Debug)]
 pub(super) struct NamespaceHolding {
-    first: Child,
+    first: ForkedChild,
     door: Option<JoinSpec>,
     coming: Option<PendingFork>,
     /// Whether nothing was ever started there.
@@ -88,7 +88,7 @@ impl ProcessSandbox {
         );
         let served = ServedBy {
             link,
-            watcher: Watcher::new(super::limits_of_itself(plan), parts.group, first.pid, plan.layers())
+            watcher: LimitWatcher::new(super::limits_of_itself(plan), parts.group, first.pid, plan.layers())
                 .ending(plan.memory_end),
         };
         let namespaces = NamespaceHolding {
@@ -189,7 +189,7 @@ impl LevelHolding for NamespaceHolding {
         namespace.ok().map(OwnedFd::from)
     }
 
-    fn end(&mut self, served: &mut ServedBy) -> Result<Final, IsolationError> {
+    fn end(&mut self, served: &mut ServedBy) -> Result<FinalReport, IsolationError> {
         // The last time that it can be seen.
         let mut last_hits = self.tmpfs.full();
         last_hits.extend(served.watcher.count_before_the_end(u64::from(served.link.has_failed())));

@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::process::Pid;
 
 use crate::limits::shown::{GroupForm, ShownLimits, UsedAmounts, stat_of};
-use crate::sandbox::Measure;
+use crate::sandbox::UsageMeasure;
 
 /// The places below the directory that are written to, beside each other's parents.
 pub(super) const GROUPS: &str = "sys/fs/cgroup";
@@ -73,7 +73,7 @@ impl ShownFiles {
     }
 
     /// Writes what has changed; answers the figures of memory.
-    pub(super) fn refresh(&mut self, now: Instant, measure: &Measure) -> Option<MemoryFigures> {
+    pub(super) fn refresh(&mut self, now: Instant, measure: &UsageMeasure) -> Option<MemoryFigures> {
         self.due = now + PERIOD;
         let used = UsedAmounts {
             memory: measure.memory_bytes,
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(showing.form, GroupForm::V2);
         let now = Instant::now();
         assert!(!showing.is_due(now) && showing.is_due(now + PERIOD * 2));
-        let measure = Measure {
+        let measure = UsageMeasure {
             cpu_us: 5,
             memory_bytes: 30 << 20,
             memory_cache_bytes: 0,

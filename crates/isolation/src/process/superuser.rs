@@ -5,15 +5,15 @@ use std::os::fd::AsFd;
 
 use offleash_core::exec::UserIds;
 use offleash_core::id::RunId;
-use offleash_core::spec::{Descent, IdChoice};
-use offleash_sys::namespaces::{self, Namespaces};
+use offleash_core::spec::{IdChoice, ZygoteRole};
+use offleash_sys::namespaces::{self, NamespaceSet};
 use offleash_sys::process;
 
 use super::handshake::{self, ChildEnd, FromParent, StepFailure};
 use super::identity::{self, IdMaps};
 use super::{child, failed};
 use crate::error::IsolationError;
-use crate::sandbox::Ids;
+use crate::sandbox::SandboxIds;
 
 const SUPERUSER: UserIds = UserIds { uid: 0, gid: 0 };
 
@@ -41,22 +41,22 @@ pub fn as_superuser_of_own(body: impl Fn() -> io::Result<()>) -> Result<(), Isol
 }
 
 fn choose(choice: IdChoice) -> io::Result<IdMaps> {
-    identity::choose(&Ids {
+    identity::choose(&SandboxIds {
         sandbox: RunId::from_parts(0, 0),
         choice,
         uid: SUPERUSER.uid,
         gid: SUPERUSER.gid,
         worker: SUPERUSER,
-        descent: Descent::Alone,
+        descent: ZygoteRole::Alone,
     })
 }
 
 fn as_superuser(choice: IdChoice, body: impl FnOnce() -> io::Result<()>) -> Result<(), IsolationError> {
     let identity = choose(choice).map_err(|error| failed("choosing user ids", "", error))?;
     let (parent, child) = handshake::pair().map_err(|error| failed("making the set-up socket", "", error))?;
-    let namespaces = Namespaces {
+    let namespaces = NamespaceSet {
         user: true,
-        ..Namespaces::default()
+        ..NamespaceSet::default()
     };
     let helper = namespaces::fork_into(namespaces, None, || {
         process::close_inherited(parent.0.as_fd());

@@ -9,9 +9,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use offleash_core::plan::{Entry, Node, Plan};
-use offleash_core::spec::Access;
-use offleash_sys::mount::{self, Attributes};
+use offleash_core::plan::{Plan, PlanEntry, PlanNode};
+use offleash_core::spec::MountAccess;
+use offleash_sys::mount::{self, MountRestrictions};
 use rustix::fs::Mode;
 
 use self::kernel::EmptyCovers;
@@ -60,18 +60,18 @@ const TREES: usize = 3;
 /// The number of the tree that is the guest's program.
 pub(super) const GUEST: usize = 0xffff;
 
-const SEALED: Attributes = Attributes {
+const SEALED: MountRestrictions = MountRestrictions {
     read_only: true,
     no_suid: true,
     no_dev: true,
     no_exec: false,
 };
-const WRITABLE: Attributes = Attributes {
+const WRITABLE: MountRestrictions = MountRestrictions {
     read_only: false,
     ..SEALED
 };
 /// For mounts that hold nothing to be executed.
-const DATA: Attributes = Attributes {
+const DATA: MountRestrictions = MountRestrictions {
     no_exec: true,
     ..WRITABLE
 };
@@ -184,7 +184,7 @@ fn step(what: &'static str, subject: impl Into<PathBuf>) -> impl FnOnce(io::Erro
 }
 
 /// A tmpfs; `size` in bytes.
-fn new_tmpfs(size: Option<u64>, inodes: Option<u64>, mode: u32, attributes: Attributes) -> io::Result<OwnedFd> {
+fn new_tmpfs(size: Option<u64>, inodes: Option<u64>, mode: u32, attributes: MountRestrictions) -> io::Result<OwnedFd> {
     TmpfsOptions::new(size, inodes, mode).with(|options| mount::new_filesystem(c"tmpfs", options, attributes))
 }
 
@@ -242,12 +242,12 @@ impl RootAssembly<'_> {
         self.own_root.as_mut().unwrap_or(&mut self.foundation)
     }
 
-    fn add(&mut self, number: usize, entry: &Entry) -> Result<(), StepFailure> {
+    fn add(&mut self, number: usize, entry: &PlanEntry) -> Result<(), StepFailure> {
         let target = relative(&entry.target);
         match &entry.node {
-            Node::Bind { source, access } => self.bind(number, source, *access, target),
-            Node::Overlay { lower, layer } => self.overlay(number, lower, layer, target),
-            Node::Base {
+            PlanNode::Bind { source, access } => self.bind(number, source, *access, target),
+            PlanNode::Overlay { lower, layer } => self.overlay(number, lower, layer, target),
+            PlanNode::Base {
                 lower,
                 stack,
                 template,
@@ -264,33 +264,33 @@ impl RootAssembly<'_> {
                 layer,
                 target,
             ),
-            Node::Home { owner, mode } => {
+            PlanNode::Home { owner, mode } => {
                 base::home(self.root(), target, *owner, *mode).map_err(step("making the home directory", &entry.target))
             }
-            Node::Guest => self
+            PlanNode::Guest => self
                 .file(guest_image::GUEST, Mode::from(0o755), target)
                 .map_err(step("writing", &entry.target)),
-            Node::Tmpfs { size, inodes, mode } => TmpfsOptions::new(size.map(|size| size.0), *inodes, *mode)
+            PlanNode::Tmpfs { size, inodes, mode } => TmpfsOptions::new(size.map(|size| size.0), *inodes, *mode)
                 .with(|options| self.root().mount_new(c"tmpfs", options, WRITABLE, target))
                 .map_err(step("mounting a tmpfs at", &entry.target)),
             // Part of the foundation.
-            Node::Proc if target == Path::new(kernel::PROC) => Ok(()),
-            Node::Dev if target == Path::new(kernel::DEV) => Ok(()),
-            Node::Proc | Node::Dev => {
+            PlanNode::Proc if target == Path::new(kernel::PROC) => Ok(()),
+            PlanNode::Dev if target == Path::new(kernel::DEV) => Ok(()),
+            PlanNode::Proc | PlanNode::Dev => {
                 let elsewhere = io::Error::from(io::ErrorKind::InvalidInput);
                 Err(step("mounting what is the kernel's at", &entry.target)(elsewhere))
             }
-            Node::Directory => self
+            PlanNode::Directory => self
                 .root()
                 .directory(target)
                 .map_err(step("making the directory", &entry.target)),
-            Node::Symlink { to } => self
+            PlanNode::Symlink { to } => self
                 .symlink(to, target)
                 .map_err(step("making the symbolic link", &entry.target)),
-            Node::File { contents } => self
+            PlanNode::File { contents } => self
                 .file(contents, Mode::from(0o644), target)
                 .map_err(step("writing", &entry.target)),
-            Node::Hidden { directory } => {
+            PlanNode::Hidden { directory } => {
                 let kind = if *directory {
                     TargetKind::Directory
                 } else {
@@ -321,12 +321,12 @@ impl RootAssembly<'_> {
         Ok(DetachedPart::from(tree).below(UPPER))
     }
 
-    fn bind(&mut self, number: usize, source: &Path, access: Access, target: &Path) -> Result<(), StepFailure> {
+    fn bind(&mut self, number: usize, source: &Path, access: MountAccess, target: &Path) -> Result<(), StepFailure> {
         let tree = self.source(number, source)?;
-        let attributes = if access == Access::Rw { WRITABLE } else { SEALED };
+        let attributes = if access == MountAccess::Rw { WRITABLE } else { SEALED };
         mount::restrict_tree(tree.as_fd(), attributes).map_err(step("restricting", source))?;
         let kind = kind_of(tree.as_fd()).map_err(step("examining", source))?;
-        let tree = if access == Access::Ro && kind == TargetKind::Directory && !is_system(source) {
+        let tree = if access == MountAccess::Ro && kind == TargetKind::Directory && !is_system(source) {
             layers::read_only(&mut self.foundation, &mut self.staging, &tree)
                 .map_err(step("mounting a read-only view of", source))?
         } else {

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use offleash_sys::landlock::GrantAccess;
-use offleash_sys::seccomp::{Listener, Notification};
+use offleash_sys::seccomp::{CallNotification, NotifyListener};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
@@ -70,7 +70,7 @@ impl AttributeMediator {
 
 impl AttributeMediator {
     /// Carries a call out; `None` if it is about something else than what the sandbox may write.
-    pub(super) fn carry_out(&self, call: &Notification, listener: &Listener) -> Option<Result<(), Errno>> {
+    pub(super) fn carry_out(&self, call: &CallNotification, listener: &NotifyListener) -> Option<Result<(), Errno>> {
         let opened = understand(call).and_then(|(target, change)| Ok((open(call.pid, &target)?, change)));
         let (place, change) = match opened {
             Ok(opened) => opened,
@@ -84,7 +84,7 @@ impl AttributeMediator {
     }
 }
 
-fn understand(call: &Notification) -> Result<(AttributeTarget, AttributeChange), Errno> {
+fn understand(call: &CallNotification) -> Result<(AttributeTarget, AttributeChange), Errno> {
     let number = |index: usize| u32::try_from(call.args[index] & 0xffff_ffff).unwrap_or(u32::MAX);
     let descriptor = |index: usize| number(index).cast_signed();
     let path = |from, index, follow| {
@@ -140,11 +140,11 @@ fn follows(flags: u32) -> Result<bool, Errno> {
     }
 }
 
-fn text(call: &Notification, argument: usize) -> Result<Vec<u8>, Errno> {
+fn text(call: &CallNotification, argument: usize) -> Result<Vec<u8>, Errno> {
     call.text(argument).map_err(|error| errno_of(&error))
 }
 
-fn times(call: &Notification, argument: usize) -> Result<Timestamps, Errno> {
+fn times(call: &CallNotification, argument: usize) -> Result<Timestamps, Errno> {
     let given = call.times(argument).map_err(|error| errno_of(&error))?;
     let [access, modification] = given.unwrap_or([(0, NOW), (0, NOW)]);
     let time = |(seconds, nanoseconds)| Timespec {

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use offleash_core::plan::Plan;
-use offleash_sys::landlock::{self, Grant, GrantAccess, Restriction};
-use offleash_sys::seccomp::{self, Options};
+use offleash_sys::landlock::{self, GrantAccess, LandlockRestriction, PathGrant};
+use offleash_sys::seccomp::{self, FilterOptions};
 use offleash_sys::{cgroup, credentials, mount, process, rlimit};
 use rustix::fs::Mode;
 use rustix::process::Signal;
@@ -27,7 +27,7 @@ pub(super) struct InheritedDescriptors<'a> {
     /// Descriptors that belong to the parent alone.
     pub(super) parents: &'a [BorrowedFd<'a>],
     pub(super) grants: &'a [(PathBuf, GrantAccess)],
-    pub(super) rlimits: &'a [(rlimit::Resource, u64)],
+    pub(super) rlimits: &'a [(rlimit::LimitedResource, u64)],
     pub(super) held: HeldByGroup,
     /// To how many CPUs to keep.
     pub(super) affinity: Option<usize>,
@@ -72,7 +72,7 @@ fn become_guest(inherited: &InheritedDescriptors<'_>) -> Result<std::convert::In
     report.push(restrict_paths(inherited)?);
     place_control(inherited.control).map_err(step("placing the control socket"))?;
     process::close_from_at_exec(4).map_err(step("closing inherited descriptors"))?;
-    let filter = seccomp::compile(&Options {
+    let filter = seccomp::compile(&FilterOptions {
         allow_ptrace: inherited.plan.allow_ptrace,
         notify: true,
         observe_connect: false,
@@ -153,14 +153,14 @@ fn restrict_paths(inherited: &InheritedDescriptors<'_>) -> Result<(char, &'stati
             Err(source) => return Err(StepFailure::new("opening for Landlock", path.to_string_lossy(), source)),
         }
     }
-    let grants: Vec<Grant<'_>> = places
+    let grants: Vec<PathGrant<'_>> = places
         .iter()
-        .map(|(place, access)| Grant {
+        .map(|(place, access)| PathGrant {
             fd: place.as_fd(),
             access: *access,
         })
         .collect();
-    let restriction = Restriction {
+    let restriction = LandlockRestriction {
         grants: &grants,
         scope_signals: true,
         scope_abstract_sockets: true,

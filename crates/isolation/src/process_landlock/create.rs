@@ -9,8 +9,8 @@ use offleash_core::limits::Limits;
 use offleash_core::plan::Plan;
 use offleash_core::units::Bytes;
 use offleash_sys::landlock::GrantAccess;
-use offleash_sys::namespaces::{self, Child, Namespaces};
-use offleash_sys::rlimit::Resource;
+use offleash_sys::namespaces::{self, ForkedChild, NamespaceSet};
+use offleash_sys::rlimit::LimitedResource;
 use offleash_sys::{process, socket};
 
 use super::attributes::AttributeMediator;
@@ -23,12 +23,12 @@ use super::{child, describe, failed};
 use crate::error::IsolationError;
 use crate::guest_image;
 use crate::limits::{self, HeldByGroup};
-use crate::process::grouping::{Group, GroupPlan};
+use crate::process::grouping::{ControlGroup, GroupPlan};
 use crate::process::handshake::{self, ChildReport, ParentEnd};
-use crate::sandbox::{Enforcement, Leftovers};
+use crate::sandbox::{EnforcementReport, LeftoverKeeper};
 
 /// Makes a sandbox; when it fails, everything that was made is gone again.
-pub(super) fn create(plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<LandlockSandbox, IsolationError> {
+pub(super) fn create(plan: &Plan, leftovers: &mut dyn LeftoverKeeper) -> Result<LandlockSandbox, IsolationError> {
     if plan.network {
         return Err(IsolationError::NotEnforceable {
             level: Level::ProcessLandlock,
@@ -40,7 +40,7 @@ pub(super) fn create(plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Landl
     }
     let layout = grants::lay_out(plan);
     let grouping = GroupPlan::plan(plan, None, Vec::new());
-    let mut enforcement = Enforcement::default();
+    let mut enforcement = EnforcementReport::default();
     grouping.describe(&plan.limits, &mut enforcement);
     describe::require(plan, &enforcement)?;
     describe::limits(plan, grouping.held().pids, &mut enforcement);
@@ -73,7 +73,7 @@ pub(super) fn create(plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Landl
         kept_to_cpus: grouping.keeps_to_cpus(&plan.limits),
     };
     let remains = RemainingProcesses::prepare().map_err(|error| failed("becoming the parent of orphans", "", error))?;
-    let first = namespaces::fork_into(Namespaces::default(), None, || child::run(&inherited))
+    let first = namespaces::fork_into(NamespaceSet::default(), None, || child::run(&inherited))
         .map_err(|error| failed("starting the first process", "", error))?;
     drop((child_end, guest_control));
     let first = unfinished.remains.insert(StartedChild { remains, first });
@@ -82,7 +82,7 @@ pub(super) fn create(plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Landl
     let report = unfinished.finish(&grouping, &channel, leftovers)?;
     describe::nature(&layout, &unfinished.places, &report, &mut enforcement);
     // What this level cannot do is noted by now, and was asked for with it; a limit was not.
-    let mut swap = Enforcement::default();
+    let mut swap = EnforcementReport::default();
     grouping.describe_swap(&plan.limits, unfinished.group.as_ref(), &mut swap);
     describe::require(plan, &swap)?;
     enforcement.enforced.extend(swap.enforced);
@@ -112,7 +112,7 @@ pub(super) fn create(plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Landl
 #[derive(Debug)]
 struct StartedChild {
     remains: RemainingProcesses,
-    first: Child,
+    first: ForkedChild,
 }
 
 /// A copy that was made: its directory, and what is in it.
@@ -124,10 +124,10 @@ struct UnfinishedSandbox {
     places: PathPairs,
     copies: Vec<MadeCopy>,
     remains: Option<StartedChild>,
-    group: Option<Group>,
+    group: Option<ControlGroup>,
 }
 
-type MadeSandbox = (PathPairs, Vec<MadeCopy>, Option<StartedChild>, Option<Group>);
+type MadeSandbox = (PathPairs, Vec<MadeCopy>, Option<StartedChild>, Option<ControlGroup>);
 
 impl UnfinishedSandbox {
     fn make_directories(&mut self, plan: &Plan, layout: &GrantLayout) -> Result<(), IsolationError> {
@@ -170,7 +170,7 @@ impl UnfinishedSandbox {
         &mut self,
         grouping: &GroupPlan,
         channel: &ParentEnd,
-        leftovers: &mut dyn Leftovers,
+        leftovers: &mut dyn LeftoverKeeper,
     ) -> Result<ChildReport, IsolationError> {
         let served = self.serve(grouping, channel, leftovers);
         if served.is_err() {
@@ -192,7 +192,7 @@ impl UnfinishedSandbox {
         &mut self,
         grouping: &GroupPlan,
         channel: &ParentEnd,
-        leftovers: &mut dyn Leftovers,
+        leftovers: &mut dyn LeftoverKeeper,
     ) -> Result<(), IsolationError> {
         let Some(started) = &self.remains else { return Ok(()) };
         leftovers
@@ -282,14 +282,14 @@ const PROCESSES_SLACK: u64 = 256;
 
 /// The limits of each process. Processes are counted by user here, so that limit lies above what the user runs already;
 /// root has no such limit.
-fn rlimits(limits: &Limits, held: HeldByGroup) -> Vec<(Resource, u64)> {
+fn rlimits(limits: &Limits, held: HeldByGroup) -> Vec<(LimitedResource, u64)> {
     let mut set = limits::rlimits(limits, held);
-    set.retain(|(resource, _)| *resource != Resource::Processes);
+    set.retain(|(resource, _)| *resource != LimitedResource::Processes);
     if let Some(pids) = limits.pids.filter(|_| !held.pids) {
         let most = pids
             .saturating_add(tasks_of_this_user())
             .saturating_add(PROCESSES_SLACK);
-        set.push((Resource::Processes, most));
+        set.push((LimitedResource::Processes, most));
     }
     set
 }

@@ -1,6 +1,6 @@
 //! What this level enforces, and what the level `process` has beyond that: said in every record.
 
-use offleash_core::level::{Degrade, Level};
+use offleash_core::level::{DegradeMode, Level};
 use offleash_core::limits::LimitName;
 use offleash_core::plan::Plan;
 
@@ -8,7 +8,7 @@ use super::grants::GrantLayout;
 use super::places::PathPairs;
 use crate::error::IsolationError;
 use crate::process::handshake::ChildReport;
-use crate::sandbox::Enforcement;
+use crate::sandbox::EnforcementReport;
 
 /// What of Landlock this level cannot be safe without; the owner may go on without by `degrade = "allow"`.
 const NEEDS: [(u32, &str, &str); 2] = [
@@ -25,7 +25,11 @@ const NEEDS: [(u32, &str, &str); 2] = [
 ];
 
 /// Says what cannot be, and refuses unless the owner accepts that.
-pub(super) fn check(plan: &Plan, layout: &GrantLayout, enforcement: &mut Enforcement) -> Result<(), IsolationError> {
+pub(super) fn check(
+    plan: &Plan,
+    layout: &GrantLayout,
+    enforcement: &mut EnforcementReport,
+) -> Result<(), IsolationError> {
     let mut lacking = layout.impossible.clone();
     let abi = offleash_sys::landlock::abi().ok().flatten().unwrap_or(0);
     if abi == 0 {
@@ -41,7 +45,7 @@ pub(super) fn check(plan: &Plan, layout: &GrantLayout, enforcement: &mut Enforce
         }
     }
     for (what, reason) in lacking {
-        if plan.degrade == Degrade::Refuse {
+        if plan.degrade == DegradeMode::Refuse {
             return Err(refused(
                 &what,
                 &reason,
@@ -53,10 +57,10 @@ pub(super) fn check(plan: &Plan, layout: &GrantLayout, enforcement: &mut Enforce
     Ok(())
 }
 
-/// Refuses a limit or another control that [`Enforcement`] lists as lacking already.
-pub(super) fn require(plan: &Plan, enforcement: &Enforcement) -> Result<(), IsolationError> {
+/// Refuses a limit or another control that [`EnforcementReport`] lists as lacking already.
+pub(super) fn require(plan: &Plan, enforcement: &EnforcementReport) -> Result<(), IsolationError> {
     match enforcement.not_enforced.first_key_value() {
-        Some((what, reason)) if plan.degrade == Degrade::Refuse => Err(refused(
+        Some((what, reason)) if plan.degrade == DegradeMode::Refuse => Err(refused(
             what,
             reason,
             "`--degrade allow` runs without it and reports that",
@@ -76,7 +80,7 @@ pub(super) fn refused(what: &str, reason: &str, hint: &str) -> IsolationError {
 }
 
 /// How limits are held here that the level `process` holds by its namespaces.
-pub(super) fn limits(plan: &Plan, group_bounds_pids: bool, enforcement: &mut Enforcement) {
+pub(super) fn limits(plan: &Plan, group_bounds_pids: bool, enforcement: &mut EnforcementReport) {
     if plan.limits.pids.is_some() && !group_bounds_pids {
         let means = "counted by the supervisor, which the filter asks before each new one (no cgroup)";
         enforcement.holds_limit(LimitName::Pids, means);
@@ -90,7 +94,12 @@ pub(super) fn limits(plan: &Plan, group_bounds_pids: bool, enforcement: &mut Enf
 }
 
 /// What is held, and what this level lacks by its nature.
-pub(super) fn nature(layout: &GrantLayout, places: &PathPairs, report: &ChildReport, enforcement: &mut Enforcement) {
+pub(super) fn nature(
+    layout: &GrantLayout,
+    places: &PathPairs,
+    report: &ChildReport,
+    enforcement: &mut EnforcementReport,
+) {
     for (control, means) in [
         ("capabilities", "none held, and none to be gained by exec"),
         (

@@ -6,8 +6,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use offleash_core::plan::{Entry, Node, Plan};
-use offleash_core::spec::Access;
+use offleash_core::plan::{Plan, PlanEntry, PlanNode};
+use offleash_core::spec::MountAccess;
 use offleash_sys::landlock::GrantAccess;
 
 /// The devices that a sandbox may use. No terminal is among them: those of the user are in the same directory as any
@@ -73,29 +73,29 @@ pub(super) fn lay_out(plan: &Plan) -> GrantLayout {
 }
 
 impl GrantLayout {
-    fn add(&mut self, entry: &Entry, above: Option<&Entry>) {
+    fn add(&mut self, entry: &PlanEntry, above: Option<&PlanEntry>) {
         match &entry.node {
-            Node::Bind { source, access } => self.bind(entry, source, *access, above),
-            Node::Overlay { lower, layer } => self.overlay(lower, layer),
-            Node::Tmpfs { .. } => self.tmpfs(entry),
-            Node::Proc => self.grant("/proc", GrantAccess::Read),
-            Node::Dev => {
+            PlanNode::Bind { source, access } => self.bind(entry, source, *access, above),
+            PlanNode::Overlay { lower, layer } => self.overlay(lower, layer),
+            PlanNode::Tmpfs { .. } => self.tmpfs(entry),
+            PlanNode::Proc => self.grant("/proc", GrantAccess::Read),
+            PlanNode::Dev => {
                 for device in DEVICES {
                     self.grant(device, GrantAccess::Write);
                 }
             }
-            Node::File { contents } => {
+            PlanNode::File { contents } => {
                 if let Some(path) = same_on_host(&entry.target, contents) {
                     self.grant(path, GrantAccess::Read);
                 }
             }
-            Node::Hidden { .. } => self.hide(entry, above),
-            Node::Base { .. } => self.impossible.push((
+            PlanNode::Hidden { .. } => self.hide(entry, above),
+            PlanNode::Base { .. } => self.impossible.push((
                 format!("a writable root at `{}`", entry.target.display()),
                 "without mounts there is no layer above the host's files".to_owned(),
             )),
             // The host has its own directories, links and programs.
-            Node::Directory | Node::Symlink { .. } | Node::Home { .. } | Node::Guest => {}
+            PlanNode::Directory | PlanNode::Symlink { .. } | PlanNode::Home { .. } | PlanNode::Guest => {}
         }
     }
 
@@ -103,7 +103,7 @@ impl GrantLayout {
         self.grants.push((path.into(), access));
     }
 
-    fn bind(&mut self, entry: &Entry, source: &Path, access: Access, above: Option<&Entry>) {
+    fn bind(&mut self, entry: &PlanEntry, source: &Path, access: MountAccess, above: Option<&PlanEntry>) {
         // A link of the host that leads there will do as well.
         if fs::canonicalize(&entry.target).ok().as_deref() != Some(source) {
             return self.impossible.push((
@@ -111,18 +111,26 @@ impl GrantLayout {
                 format!("without mounts a file is where the host has it ({})", entry.rule),
             ));
         }
-        let is_inside_writable = above
-            .is_some_and(|above| matches!(above.node, Node::Overlay { .. } | Node::Bind { access: Access::Rw, .. }));
+        let is_inside_writable = above.is_some_and(|above| {
+            matches!(
+                above.node,
+                PlanNode::Overlay { .. }
+                    | PlanNode::Bind {
+                        access: MountAccess::Rw,
+                        ..
+                    }
+            )
+        });
         match access {
-            Access::Ro if is_inside_writable => self.impossible.push((
+            MountAccess::Ro if is_inside_writable => self.impossible.push((
                 format!("that `{}` is only read", entry.target.display()),
                 format!(
                     "Landlock cannot take away what is granted for the directory around it ({})",
                     entry.rule
                 ),
             )),
-            Access::Ro => self.grant(source, GrantAccess::ReadExecute),
-            Access::Rw => self.grant(source, GrantAccess::WriteExecute),
+            MountAccess::Ro => self.grant(source, GrantAccess::ReadExecute),
+            MountAccess::Rw => self.grant(source, GrantAccess::WriteExecute),
         }
     }
 
@@ -142,7 +150,7 @@ impl GrantLayout {
         }
     }
 
-    fn tmpfs(&mut self, entry: &Entry) {
+    fn tmpfs(&mut self, entry: &PlanEntry) {
         // Those of every sandbox have the run's own directories in their place, or are done without.
         if !entry.rule.starts_with("system:") {
             self.impossible.push((
@@ -152,11 +160,17 @@ impl GrantLayout {
         }
     }
 
-    fn hide(&mut self, entry: &Entry, above: Option<&Entry>) {
+    fn hide(&mut self, entry: &PlanEntry, above: Option<&PlanEntry>) {
         let around = match above.map(|above| (&above.node, &above.target)) {
-            Some((Node::Overlay { lower, .. }, _)) => lower,
-            Some((Node::Bind { access: Access::Ro, .. }, _)) if fs::symlink_metadata(&entry.target).is_err() => return,
-            Some((Node::Bind { .. }, target)) => target,
+            Some((PlanNode::Overlay { lower, .. }, _)) => lower,
+            Some((
+                PlanNode::Bind {
+                    access: MountAccess::Ro,
+                    ..
+                },
+                _,
+            )) if fs::symlink_metadata(&entry.target).is_err() => return,
+            Some((PlanNode::Bind { .. }, target)) => target,
             // Not granted in the first place.
             _ => return,
         };

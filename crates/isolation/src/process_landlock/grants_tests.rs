@@ -1,50 +1,50 @@
 use offleash_core::id::RunId;
-use offleash_core::level::{Degrade, Level};
+use offleash_core::level::{DegradeMode, Level};
 use offleash_core::limits::Limits;
-use offleash_core::plan::User;
-use offleash_core::spec::{Descent, IdChoice, MemoryEnd};
+use offleash_core::plan::SandboxUser;
+use offleash_core::spec::{IdChoice, MemoryEnd, ZygoteRole};
 
 use super::*;
 
-fn entry(target: impl Into<PathBuf>, node: Node) -> Entry {
-    Entry {
+fn entry(target: impl Into<PathBuf>, node: PlanNode) -> PlanEntry {
+    PlanEntry {
         target: target.into(),
         node,
         rule: "a rule".to_owned(),
     }
 }
 
-fn bind(path: &Path, access: Access) -> Entry {
+fn bind(path: &Path, access: MountAccess) -> PlanEntry {
     entry(
         path,
-        Node::Bind {
+        PlanNode::Bind {
             source: path.to_owned(),
             access,
         },
     )
 }
 
-fn hidden(path: PathBuf) -> Entry {
-    entry(path, Node::Hidden { directory: false })
+fn hidden(path: PathBuf) -> PlanEntry {
+    entry(path, PlanNode::Hidden { directory: false })
 }
 
-fn overlay(path: &Path) -> Entry {
+fn overlay(path: &Path) -> PlanEntry {
     entry(
         path,
-        Node::Overlay {
+        PlanNode::Overlay {
             lower: path.to_owned(),
             layer: "/state/layer-0".into(),
         },
     )
 }
 
-fn plan(entries: Vec<Entry>, executables: Vec<PathBuf>) -> Plan {
+fn plan(entries: Vec<PlanEntry>, executables: Vec<PathBuf>) -> Plan {
     Plan {
         id: RunId::from_parts(0, 0),
         level: Level::ProcessLandlock,
-        degrade: Degrade::Refuse,
+        degrade: DegradeMode::Refuse,
         entries,
-        user: User {
+        user: SandboxUser {
             uid: 1000,
             gid: 1000,
             name: "user".to_owned(),
@@ -61,14 +61,14 @@ fn plan(entries: Vec<Entry>, executables: Vec<PathBuf>) -> Plan {
         allow_ptrace: false,
         pausable: false,
         memory_end: MemoryEnd::Sandbox,
-        descent: Descent::Alone,
+        descent: ZygoteRole::Alone,
         executables,
         guest: None,
         run_directory: "/state".into(),
     }
 }
 
-fn laid_out(entries: Vec<Entry>) -> GrantLayout {
+fn laid_out(entries: Vec<PlanEntry>) -> GrantLayout {
     lay_out(&plan(entries, Vec::new()))
 }
 
@@ -83,11 +83,11 @@ fn host() -> tempfile::TempDir {
 fn what_the_plan_shows_is_granted_where_the_host_has_it() {
     let (read, written) = (host(), host());
     let layout = laid_out(vec![
-        bind(read.path(), Access::Ro),
-        bind(written.path(), Access::Rw),
-        entry("/proc", Node::Proc),
-        entry("/run", Node::Directory),
-        entry("/bin", Node::Symlink { to: "usr/bin".into() }),
+        bind(read.path(), MountAccess::Ro),
+        bind(written.path(), MountAccess::Rw),
+        entry("/proc", PlanNode::Proc),
+        entry("/run", PlanNode::Directory),
+        entry("/bin", PlanNode::Symlink { to: "usr/bin".into() }),
     ]);
     let expected = [
         (read.path().to_owned(), GrantAccess::ReadExecute),
@@ -100,7 +100,7 @@ fn what_the_plan_shows_is_granted_where_the_host_has_it() {
 
 #[test]
 fn no_terminal_and_no_directory_of_devices_is_granted() {
-    let layout = laid_out(vec![entry("/dev", Node::Dev)]);
+    let layout = laid_out(vec![entry("/dev", PlanNode::Dev)]);
     assert!(
         layout
             .grants
@@ -123,7 +123,7 @@ fn a_file_that_we_write_is_granted_only_if_the_host_s_says_the_same() {
     let file = host.path().join("file");
     let layout = laid_out(vec![entry(
         &file,
-        Node::File {
+        PlanNode::File {
             contents: b"x".to_vec(),
         },
     )]);
@@ -131,11 +131,11 @@ fn a_file_that_we_write_is_granted_only_if_the_host_s_says_the_same() {
     for other in [
         entry(
             &file,
-            Node::File {
+            PlanNode::File {
                 contents: b"y".to_vec(),
             },
         ),
-        entry("/none", Node::File { contents: vec![] }),
+        entry("/none", PlanNode::File { contents: vec![] }),
     ] {
         assert_eq!(laid_out(vec![other]).grants, []);
     }
@@ -149,39 +149,39 @@ fn what_landlock_cannot_take_away_again_is_impossible() {
     for (what, entries, possible) in [
         (
             "hidden in a readable tree",
-            vec![bind(host.path(), Access::Ro), hidden(file.clone())],
+            vec![bind(host.path(), MountAccess::Ro), hidden(file.clone())],
             false,
         ),
         (
             "hidden in a writable tree",
-            vec![bind(host.path(), Access::Rw), hidden(file.clone())],
+            vec![bind(host.path(), MountAccess::Rw), hidden(file.clone())],
             false,
         ),
         (
             "absent in a readable tree",
-            vec![bind(host.path(), Access::Ro), hidden(host.path().join("none"))],
+            vec![bind(host.path(), MountAccess::Ro), hidden(host.path().join("none"))],
             true,
         ),
         (
             "absent in a writable tree",
-            vec![bind(host.path(), Access::Rw), hidden(host.path().join("none"))],
+            vec![bind(host.path(), MountAccess::Rw), hidden(host.path().join("none"))],
             false,
         ),
         ("hidden where nothing is granted", vec![hidden(file.clone())], true),
         ("hidden in the copy", vec![overlaid(), hidden(file.clone())], true),
         (
             "read-only in a writable tree",
-            vec![bind(host.path(), Access::Rw), bind(&file, Access::Ro)],
+            vec![bind(host.path(), MountAccess::Rw), bind(&file, MountAccess::Ro)],
             false,
         ),
         (
             "read-only in the copy",
-            vec![overlaid(), bind(&file, Access::Ro)],
+            vec![overlaid(), bind(&file, MountAccess::Ro)],
             false,
         ),
         (
             "read-only in a readable tree",
-            vec![bind(host.path(), Access::Ro), bind(&file, Access::Ro)],
+            vec![bind(host.path(), MountAccess::Ro), bind(&file, MountAccess::Ro)],
             true,
         ),
     ] {
@@ -193,18 +193,18 @@ fn what_landlock_cannot_take_away_again_is_impossible() {
 #[test]
 fn what_would_need_a_mount_is_impossible() {
     let host = host();
-    let elsewhere = Node::Bind {
+    let elsewhere = PlanNode::Bind {
         source: host.path().to_owned(),
-        access: Access::Ro,
+        access: MountAccess::Ro,
     };
     assert_eq!(laid_out(vec![entry("/mnt/elsewhere", elsewhere)]).impossible.len(), 1);
-    let memory = || Node::Tmpfs {
+    let memory = || PlanNode::Tmpfs {
         size: None,
         inodes: None,
         mode: 0o1777,
     };
     assert_eq!(laid_out(vec![entry("/mnt/memory", memory())]).impossible.len(), 1);
-    let own = Entry {
+    let own = PlanEntry {
         rule: "system: /tmp".to_owned(),
         ..entry("/tmp", memory())
     };
@@ -219,9 +219,9 @@ fn a_link_of_the_host_does_for_a_mount() {
     let source = fs::canonicalize(host.path().join("file")).unwrap();
     let layout = laid_out(vec![entry(
         link,
-        Node::Bind {
+        PlanNode::Bind {
             source: source.clone(),
-            access: Access::Ro,
+            access: MountAccess::Ro,
         },
     )]);
     assert_eq!(layout.grants, [(source, GrantAccess::ReadExecute)]);
@@ -234,7 +234,7 @@ fn the_workspace_is_granted_as_a_copy_and_what_is_hidden_in_it_is_left_out() {
         overlay(workspace.path()),
         entry(
             git.path(),
-            Node::Overlay {
+            PlanNode::Overlay {
                 lower: git.path().to_owned(),
                 layer: "/state/layer-1".into(),
             },
@@ -253,7 +253,7 @@ fn the_workspace_is_granted_as_a_copy_and_what_is_hidden_in_it_is_left_out() {
 #[test]
 fn with_a_list_of_executables_nothing_else_may_be_executed() {
     let (tools, workspace) = (host(), host());
-    let entries = vec![bind(tools.path(), Access::Ro), overlay(workspace.path())];
+    let entries = vec![bind(tools.path(), MountAccess::Ro), overlay(workspace.path())];
     let layout = lay_out(&plan(
         entries,
         vec![tools.path().join("file"), workspace.path().join("file")],

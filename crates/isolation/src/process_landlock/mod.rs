@@ -23,7 +23,7 @@ use offleash_core::level::Level;
 use offleash_core::plan::Plan;
 
 use crate::error::IsolationError;
-use crate::sandbox::{Backend, Leftovers, Sandbox};
+use crate::sandbox::{Backend, LeftoverKeeper, Sandbox};
 
 /// Makes sandboxes of the level `process-landlock`. The calling process must have one thread, and becomes a subreaper.
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ impl Backend for ProcessLandlockBackend {
         Level::ProcessLandlock
     }
 
-    fn create(&mut self, plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Box<dyn Sandbox>, IsolationError> {
+    fn create(&mut self, plan: &Plan, leftovers: &mut dyn LeftoverKeeper) -> Result<Box<dyn Sandbox>, IsolationError> {
         Ok(Box::new(create::create(plan, leftovers)?))
     }
 }

@@ -20,7 +20,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 use crate::limits::ProcessTree;
 
 /// How long dying may take before that is an error: a process can be in an uninterruptible sleep.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The guests of all sandboxes of this level in this process; what is below another one is not ours to kill.
 static GUESTS: Mutex<Vec<i32>> = Mutex::new(Vec::new());
@@ -62,7 +62,7 @@ impl RemainingProcesses {
         let Some(guest) = self.guest else {
             return Ok(ResourceUsage::default());
         };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         self.stop(guest, deadline);
         let mut usage = None;
         let mut pause = Duration::from_micros(100);

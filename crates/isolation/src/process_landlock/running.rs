@@ -9,8 +9,8 @@ use offleash_core::level::Level;
 use offleash_core::limits::LimitName;
 use offleash_core::plan::Plan;
 use offleash_core::record::{LimitEffect, LimitHit};
-use offleash_sys::namespaces::Child;
-use offleash_sys::seccomp::{Listener, Notification};
+use offleash_sys::namespaces::ForkedChild;
+use offleash_sys::seccomp::{CallNotification, NotifyListener};
 use rustix::io::Errno;
 
 use super::attributes::AttributeMediator;
@@ -21,10 +21,10 @@ use super::remains::RemainingProcesses;
 use super::workspace;
 use crate::error::IsolationError;
 use crate::guest_link::{CallMediator, GuestLink, running};
-use crate::limits::Watcher;
-use crate::process::grouping::Group;
+use crate::limits::LimitWatcher;
+use crate::process::grouping::ControlGroup;
 use crate::process::handshake::ParentEnd;
-use crate::sandbox::{Enforcement, Final, SandboxEvent};
+use crate::sandbox::{EnforcementReport, FinalReport, SandboxEvent};
 use crate::supervised::{LevelHolding, ServedBy, SupervisedSandbox};
 
 /// What the filter leaves to us.
@@ -40,7 +40,7 @@ impl CallMediator for LeftToUs {
         self.forks.as_mut().is_none_or(KnownForks::admit)
     }
 
-    fn carry_out(&mut self, call: &Notification, listener: &Listener) -> Option<Result<(), Errno>> {
+    fn carry_out(&mut self, call: &CallNotification, listener: &NotifyListener) -> Option<Result<(), Errno>> {
         self.attributes.carry_out(call, listener)
     }
 }
@@ -48,13 +48,13 @@ impl CallMediator for LeftToUs {
 /// What a sandbox is put together from.
 #[derive(Debug)]
 pub(super) struct SandboxParts {
-    pub(super) first: Child,
+    pub(super) first: ForkedChild,
     pub(super) remains: RemainingProcesses,
     pub(super) channel: ParentEnd,
     pub(super) control: OwnedFd,
     pub(super) listener: Option<OwnedFd>,
-    pub(super) group: Option<Group>,
-    pub(super) enforcement: Enforcement,
+    pub(super) group: Option<ControlGroup>,
+    pub(super) enforcement: EnforcementReport,
     pub(super) places: PathPairs,
     pub(super) copies: Vec<MadeCopy>,
     pub(super) attributes: AttributeMediator,
@@ -69,7 +69,7 @@ pub(super) type LandlockSandbox = SupervisedSandbox<RuleHolding>;
 #[derive(Debug)]
 pub(super) struct RuleHolding {
     /// Held so that its id stays its own.
-    _first: Child,
+    _first: ForkedChild,
     remains: RemainingProcesses,
     places: PathPairs,
     copies: Vec<MadeCopy>,
@@ -101,7 +101,7 @@ impl LandlockSandbox {
             link: GuestLink::new(control, listener)
                 .without_oom_score()
                 .mediated_by(left_to_us),
-            watcher: Watcher::new(plan.limits.clone(), group, first.pid, layers),
+            watcher: LimitWatcher::new(plan.limits.clone(), group, first.pid, layers),
         };
         let rules = RuleHolding {
             _first: first,
@@ -137,7 +137,7 @@ impl LevelHolding for RuleHolding {
         hit.map(SandboxEvent::Limit).into_iter().collect()
     }
 
-    fn end(&mut self, served: &mut ServedBy) -> Result<Final, IsolationError> {
+    fn end(&mut self, served: &mut ServedBy) -> Result<FinalReport, IsolationError> {
         if let Some(group) = served.watcher.group() {
             // Nothing escapes this; what follows is for what is in no group, and reaps.
             group

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::fs;
 
-use offleash_core::plan::User;
+use offleash_core::plan::SandboxUser;
 
 /// `passwd`, `group` and `shadow`.
 #[derive(Debug)]
@@ -20,12 +20,12 @@ const PEOPLE: u32 = 1000;
 const NOBODY: u32 = 65_534;
 
 /// The accounts for these users on this host.
-pub(super) fn of_host(users: &[User]) -> AccountFiles {
+pub(super) fn of_host(users: &[SandboxUser]) -> AccountFiles {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     made_of(users, &read("/etc/passwd"), &read("/etc/group"))
 }
 
-fn made_of(users: &[User], passwd: &str, group: &str) -> AccountFiles {
+fn made_of(users: &[SandboxUser], passwd: &str, group: &str) -> AccountFiles {
     let mut accounts = AccountFiles {
         passwd: String::new(),
         group: String::new(),
@@ -62,8 +62,8 @@ fn made_of(users: &[User], passwd: &str, group: &str) -> AccountFiles {
 }
 
 impl AccountFiles {
-    fn add(&mut self, user: &User) {
-        let User {
+    fn add(&mut self, user: &SandboxUser) {
+        let SandboxUser {
             uid,
             gid,
             name,
@@ -84,7 +84,7 @@ impl AccountFiles {
     }
 }
 
-fn is_of_the_system(name: &str, id: &str, users: &[User]) -> bool {
+fn is_of_the_system(name: &str, id: &str, users: &[SandboxUser]) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
     let id = id.parse::<u32>().unwrap_or(0);
     let is_taken = users.iter().any(|user| user.name == name || user.uid == id);
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn one_id_is_called_by_the_usual_name() {
-        let same = User {
+        let same = SandboxUser {
             uid: 1000,
             gid: 1000,
             ..superuser()

@@ -8,7 +8,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use offleash_core::plan::User;
+use offleash_core::plan::SandboxUser;
 
 use super::BaseError;
 use super::accounts;
@@ -137,7 +137,7 @@ const DEEPEST: usize = 16;
 ///
 /// # Errors
 /// When something cannot be made. What cannot be read of the host is left out.
-pub(super) fn make(root: &Path, parts: &[PathBuf], users: &[User]) -> Result<(), BaseError> {
+pub(super) fn make(root: &Path, parts: &[PathBuf], users: &[SandboxUser]) -> Result<(), BaseError> {
     let made = directory(root, 0o755)
         .and_then(|()| make_directories(root, parts))
         .and_then(|()| make_links(root))
@@ -270,7 +270,7 @@ fn may_hold_a_credential(contents: &[u8]) -> bool {
         })
 }
 
-fn write_accounts(etc: &Path, users: &[User]) -> io::Result<()> {
+fn write_accounts(etc: &Path, users: &[SandboxUser]) -> io::Result<()> {
     let accounts = accounts::of_host(users);
     write(&etc.join("passwd"), accounts.passwd.as_bytes(), 0o644)?;
     write(&etc.join("group"), accounts.group.as_bytes(), 0o644)?;

@@ -56,14 +56,14 @@ pub(super) fn link(layer: &Path, link: &LayerLink) -> Result<(), BaseError> {
 
 /// A layer that is discarded with its sandbox; the next one discards it should we die before.
 #[derive(Debug)]
-pub struct Scratch {
+pub struct ScratchLayer {
     path: PathBuf,
     /// Tells others that it is in use.
     _lock: OwnedFd,
     is_removed: bool,
 }
 
-impl Scratch {
+impl ScratchLayer {
     /// Makes one for `id` in the state directory.
     ///
     /// # Errors
@@ -124,7 +124,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchLayer {
     fn drop(&mut self) {
         if !self.is_removed {
             // Something else failed, and that is told; what stays is abandoned and goes with the next one.
@@ -256,7 +256,7 @@ mod tests {
         fs::set_permissions(state.path(), Permissions::from_mode(0o700)).unwrap();
         let id: RunId = "r1".parse().unwrap();
         remove_left(state.path(), &id).unwrap();
-        let scratch = Scratch::new(state.path(), &id).unwrap();
+        let scratch = ScratchLayer::new(state.path(), &id).unwrap();
         fs::write(scratch.path().join("left"), "").unwrap();
         let error = remove_left(state.path(), &id).unwrap_err();
         assert!(

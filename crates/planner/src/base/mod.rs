@@ -25,14 +25,14 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use offleash_core::plan::User;
+use offleash_core::plan::SandboxUser;
 use offleash_store::remove_directory;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 pub use self::copy::{CopyAnswer, CopyOrder, copy};
 pub use self::error::BaseError;
-pub use self::layer::{Scratch, is_copied, new_of, prepare, remove_layer, remove_left, scratch_of};
+pub use self::layer::{ScratchLayer, is_copied, new_of, prepare, remove_layer, remove_left, scratch_of};
 use crate::base_entries::{BasePart, BaseTemplate};
 use crate::system::ROOT_NAMES;
 
@@ -47,12 +47,12 @@ const OWN_FILES: [&str; 2] = ["/var/lib/dpkg", "/var/lib/dpkg/triggers"];
 /// The file in the directory of templates that whoever makes one has locked.
 const MAKING: &str = ".making";
 /// How long one is waited for that another process makes, and how often it is looked whether it is there.
-const LONGEST_MAKING: Duration = Duration::from_secs(60);
+const MAX_MAKING: Duration = Duration::from_secs(60);
 const MAKING_LOOK: Duration = Duration::from_millis(10);
 
 /// A template that is ready, and is not removed as long as this lives.
 #[derive(Debug)]
-pub struct Template {
+pub struct ReadyBase {
     directory: PathBuf,
     parts: Vec<PathBuf>,
     has_skeletons: bool,
@@ -61,14 +61,14 @@ pub struct Template {
     _lock: OwnedFd,
 }
 
-impl Template {
+impl ReadyBase {
     /// Finds the template of this host for sandboxes with these users in the state directory, or makes it.
     ///
     /// Several processes may ask at once: one makes it, and the others wait for it.
     ///
     /// # Errors
     /// When the state directory cannot be written, or a directory of the host cannot be read.
-    pub fn ready(state: &Path, users: &[User]) -> Result<Self, BaseError> {
+    pub fn ready(state: &Path, users: &[SandboxUser]) -> Result<Self, BaseError> {
         let base = state.join("base");
         make_private(&base)?;
         // It may be a link to where there is more room; mounts are made of what it leads to.
@@ -102,7 +102,7 @@ impl Template {
     }
 
     /// Whether [`Self::ready`] would find this one for sandboxes with these users.
-    pub fn is_current(&self, users: &[User]) -> bool {
+    pub fn is_current(&self, users: &[SandboxUser]) -> bool {
         let parts = parts();
         let name = stamp::of_host(&parts, users, needs_skeletons());
         parts == self.parts && self.directory.file_name().is_some_and(|directory| *directory == *name)
@@ -229,7 +229,7 @@ fn make(
     base: &Path,
     directory: &Path,
     parts: &[PathBuf],
-    users: &[User],
+    users: &[SandboxUser],
     has_skeletons: bool,
 ) -> Result<(), BaseError> {
     let new = base.join(format!(".new-{}-{:x}", std::process::id(), random()?));
@@ -256,7 +256,7 @@ fn make(
     filled
 }
 
-fn fill(new: &Path, parts: &[PathBuf], users: &[User], has_skeletons: bool) -> Result<(), BaseError> {
+fn fill(new: &Path, parts: &[PathBuf], users: &[SandboxUser], has_skeletons: bool) -> Result<(), BaseError> {
     content::make(&new.join("root"), parts, users)?;
     let skeletons = new.join("skeleton");
     make_private(&skeletons)?;
@@ -301,7 +301,7 @@ fn turn_to_make(base: &Path) -> Result<Option<OwnedFd>, BaseError> {
     loop {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(Some(file)),
-            Err(Errno::WOULDBLOCK) if begun.elapsed() < LONGEST_MAKING => std::thread::sleep(MAKING_LOOK),
+            Err(Errno::WOULDBLOCK) if begun.elapsed() < MAX_MAKING => std::thread::sleep(MAKING_LOOK),
             Err(Errno::WOULDBLOCK) => return Ok(None),
             Err(Errno::INTR) => {}
             Err(error) => return Err(BaseError::at("locking", &path)(error.into())),

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use offleash_core::plan::User;
+use offleash_core::plan::SandboxUser;
 
 /// Goes up when the content of templates changes.
 const FORM: u32 = 4;
@@ -39,7 +39,7 @@ const FILES: [&str; 6] = [
 ];
 
 /// The name of the template for this host and these users.
-pub(super) fn of_host(parts: &[PathBuf], users: &[User], has_skeletons: bool) -> String {
+pub(super) fn of_host(parts: &[PathBuf], users: &[SandboxUser], has_skeletons: bool) -> String {
     let mut stamp = HostStamp::default();
     stamp.take(&FORM.to_le_bytes());
     stamp.take(&rustix::process::geteuid().as_raw().to_le_bytes());

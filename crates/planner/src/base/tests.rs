@@ -21,10 +21,10 @@ fn templates(state: &Path) -> Vec<PathBuf> {
 #[test]
 fn a_template_is_made_once_and_stays_while_it_is_used() {
     let state = state();
-    let first = Template::ready(state.path(), &[user()]).unwrap();
-    let again = Template::ready(state.path(), &[user()]).unwrap();
+    let first = ReadyBase::ready(state.path(), &[user()]).unwrap();
+    let again = ReadyBase::ready(state.path(), &[user()]).unwrap();
     assert_eq!(first.directory, again.directory);
-    let other = Template::ready(state.path(), &[user(), crate::system::superuser()]).unwrap();
+    let other = ReadyBase::ready(state.path(), &[user(), crate::system::superuser()]).unwrap();
     assert_ne!(first.directory, other.directory);
     assert_eq!(templates(state.path()).len(), 2, "the first is in use");
     drop((first, again));
@@ -42,7 +42,7 @@ fn what_a_maker_left_goes_with_the_next_template_and_what_one_makes_stays() {
         fs::create_dir_all(new.join("root/etc")).unwrap();
     }
     let maker = hold(&made_now).unwrap();
-    let template = Template::ready(state.path(), &[user()]).unwrap();
+    let template = ReadyBase::ready(state.path(), &[user()]).unwrap();
     assert!(maker.is_some());
     let mut there = templates(state.path());
     there.sort();
@@ -55,7 +55,7 @@ fn several_at_once_get_one_template() {
     let path = state.path();
     let made: Vec<_> = std::thread::scope(|scope| {
         let makers: Vec<_> = (0..3)
-            .map(|_| scope.spawn(|| Template::ready(path, &[user()]).unwrap()))
+            .map(|_| scope.spawn(|| ReadyBase::ready(path, &[user()]).unwrap()))
             .collect();
         makers.into_iter().map(|maker| maker.join().unwrap()).collect()
     });
@@ -85,7 +85,7 @@ fn a_layer_is_made_ready_again_without_losing_what_is_in_it() {
     let state = state();
     let layer = state.path().join("layer");
     fs::create_dir(&layer).unwrap();
-    let template = Template::ready(state.path(), &[user()]).unwrap();
+    let template = ReadyBase::ready(state.path(), &[user()]).unwrap();
     let parts = template.over(&layer, None).unwrap().parts;
     assert_eq!(parts[0].target, Path::new("/"));
     let upper = parts[0].layer.join("upper");
@@ -104,14 +104,17 @@ fn a_layer_is_made_ready_again_without_losing_what_is_in_it() {
 fn layers_of_sandboxes_that_are_gone_are_removed_when_the_next_one_ends() {
     let state = state();
     let id = |text: &str| text.parse().unwrap();
-    let first = Scratch::new(state.path(), &id("r1")).unwrap();
-    let (kept, path) = (Scratch::new(state.path(), &id("r2")).unwrap(), first.path().to_owned());
+    let first = ScratchLayer::new(state.path(), &id("r1")).unwrap();
+    let (kept, path) = (
+        ScratchLayer::new(state.path(), &id("r2")).unwrap(),
+        first.path().to_owned(),
+    );
     assert!(path.exists());
     fs::write(path.join("left"), "").unwrap();
     // As by a crash: the lock goes and the directory stays.
     drop(first);
     fs::create_dir(&path).unwrap();
-    let third = Scratch::new(state.path(), &id("r3")).unwrap();
+    let third = ScratchLayer::new(state.path(), &id("r3")).unwrap();
     third.remove().unwrap();
     assert!(!path.exists() && kept.path().exists());
     kept.remove().unwrap();

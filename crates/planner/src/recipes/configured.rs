@@ -1,6 +1,6 @@
 //! Where the host's own package managers look for packages: what their configuration says, which the owner of the machine wrote.
 //!
-//! Pure but for files below [`Machine::root`], the home directory and what variables name. Addresses lose their credentials here, which
+//! Pure but for files below [`IndexConfiguration::root`], the home directory and what variables name. Addresses lose their credentials here, which
 //! stay outside of the sandbox: the gateway puts them into requests.
 
 use std::ffi::{OsStr, OsString};
@@ -12,12 +12,12 @@ use data_encoding::BASE64;
 use offleash_core::network::{HeaderRule, Host};
 
 /// Most bytes of a file of configuration, and most such files of one kind.
-const LONGEST: u64 = 256 * 1024;
-const MOST_FILES: usize = 256;
+const MAX_LENGTH: u64 = 256 * 1024;
+const MAX_FILES: usize = 256;
 
 /// The machine whose configuration is read.
 #[derive(Debug, Clone)]
-pub struct Machine {
+pub struct IndexConfiguration {
     /// Its root directory.
     pub root: PathBuf,
     /// The home directory of the user, if there is one.
@@ -28,7 +28,7 @@ pub struct Machine {
 
 /// An address of packages.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Index {
+pub struct PackageIndex {
     /// The address without a user.
     pub url: String,
     pub(super) host: Host,
@@ -41,13 +41,13 @@ pub struct Index {
 }
 
 /// Without the credentials.
-impl std::fmt::Debug for Index {
+impl std::fmt::Debug for PackageIndex {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} ({})", self.url, self.said_by)
     }
 }
 
-impl Index {
+impl PackageIndex {
     /// An address with `http` or `https`; `None` for anything else, such as a directory.
     fn parse(text: &str, said_by: &str) -> Option<Self> {
         let (scheme, rest) = text.split_once("://")?;
@@ -135,8 +135,8 @@ fn decoded(text: &str) -> Vec<u8> {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct PipConfig {
     /// In place of PyPI.
-    pub index: Option<Index>,
-    pub extra: Vec<Index>,
+    pub index: Option<PackageIndex>,
+    pub extra: Vec<PackageIndex>,
     /// Hosts that are asked without TLS, or with a certificate that nobody vouches for.
     pub trusted_hosts: Vec<String>,
 }
@@ -145,12 +145,12 @@ pub struct PipConfig {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct NpmConfig {
     /// In place of npm's own.
-    pub registry: Option<Index>,
+    pub registry: Option<PackageIndex>,
     /// Registries of scopes, by the key that names one.
-    pub scopes: Vec<(String, Index)>,
+    pub scopes: Vec<(String, PackageIndex)>,
 }
 
-impl Machine {
+impl IndexConfiguration {
     /// This one, as this process knows it.
     pub fn this() -> Self {
         Self {
@@ -179,11 +179,11 @@ impl Machine {
         };
         // One that somebody put in the way of an owner is not waited for.
         let found = std::fs::metadata(&path).ok()?;
-        if !found.is_file() || found.len() > LONGEST {
+        if !found.is_file() || found.len() > MAX_LENGTH {
             return None;
         }
         let mut text = String::new();
-        File::open(path).ok()?.take(LONGEST).read_to_string(&mut text).ok()?;
+        File::open(path).ok()?.take(MAX_LENGTH).read_to_string(&mut text).ok()?;
         Some(text)
     }
 
@@ -258,7 +258,7 @@ impl Machine {
         }
         let mut npm = NpmConfig::default();
         for (key, value, said_by) in &settings {
-            let index = || Index::parse(value, said_by).map(|index| with_npm_credentials(index, &settings));
+            let index = || PackageIndex::parse(value, said_by).map(|index| with_npm_credentials(index, &settings));
             if key == "registry" {
                 npm.registry = index().or(npm.registry);
             } else if let (Some(_), Some(index)) =
@@ -292,7 +292,7 @@ impl Machine {
 
     /// Where the distribution's packages come from: the addresses in `sources.list` and the files of `sources.list.d`, of either form
     /// (sources.list(5)).
-    pub fn apt(&self) -> Vec<Index> {
+    pub fn apt(&self) -> Vec<PackageIndex> {
         let directory = self.root.join("etc/apt/sources.list.d");
         let more = std::fs::read_dir(directory).into_iter().flatten().flatten();
         let mut names: Vec<OsString> = more
@@ -303,13 +303,13 @@ impl Machine {
         let more = names.iter().map(|name| Path::new("/etc/apt/sources.list.d").join(name));
         let files = std::iter::once(PathBuf::from("/etc/apt/sources.list")).chain(more);
         let mut found = Vec::new();
-        for file in files.take(MOST_FILES) {
+        for file in files.take(MAX_FILES) {
             let text = self.read(&file).unwrap_or_default();
             let said_by = file.display().to_string();
             found.extend(
                 enabled_lines(&text)
                     .flat_map(str::split_whitespace)
-                    .filter_map(|word| Index::parse(word, &said_by)),
+                    .filter_map(|word| PackageIndex::parse(word, &said_by)),
             );
         }
         found
@@ -341,8 +341,8 @@ impl PipConfig {
     fn set(&mut self, key: &str, value: &str, said_by: &str) {
         let words = || value.split_whitespace();
         match key.replace('_', "-").as_str() {
-            "index-url" => self.index = Index::parse(value.trim(), said_by).or(self.index.take()),
-            "extra-index-url" => self.extra = words().filter_map(|word| Index::parse(word, said_by)).collect(),
+            "index-url" => self.index = PackageIndex::parse(value.trim(), said_by).or(self.index.take()),
+            "extra-index-url" => self.extra = words().filter_map(|word| PackageIndex::parse(word, said_by)).collect(),
             "trusted-host" => self.trusted_hosts = words().map(str::to_owned).collect(),
             _ => {}
         }
@@ -350,7 +350,7 @@ impl PipConfig {
 }
 
 /// The registry with what `//HOST/PATH/:_authToken` and its kin say of it.
-fn with_npm_credentials(mut index: Index, settings: &[(String, String, String)]) -> Index {
+fn with_npm_credentials(mut index: PackageIndex, settings: &[(String, String, String)]) -> PackageIndex {
     let place = index.url.split_once(':').map_or("", |(_, place)| place);
     let of = |name: &str| {
         let is_it = |key: &str| {

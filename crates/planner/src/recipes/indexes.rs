@@ -11,7 +11,7 @@ use std::path::Path;
 use offleash_core::network::{DomainName, HeaderRule, Host, HostPort, MethodRule};
 use offleash_core::template::Recipe;
 
-use super::configured::{Index, Machine};
+use super::configured::{IndexConfiguration, PackageIndex};
 
 const PYPI: [(&str, u16); 2] = [("pypi.org", 443), ("files.pythonhosted.org", 443)];
 const NPM: [(&str, u16); 1] = [("registry.npmjs.org", 443)];
@@ -22,7 +22,7 @@ const NPM_VARIABLES: [&str; 2] = ["NPM_CONFIG_REGISTRY", "npm_config_registry"];
 
 /// Where the packages of a recipe come from.
 #[derive(Debug, Default)]
-pub struct Indexes {
+pub struct RecipeIndexes {
     /// The rules that let them be fetched.
     pub rules: Vec<String>,
     /// Names that may lead into networks of the owner's, each at a port.
@@ -41,9 +41,9 @@ pub struct Indexes {
     pub notes: Vec<String>,
 }
 
-impl Indexes {
+impl RecipeIndexes {
     /// Those of `recipe`, in a build with the variables `build_env` on `machine`.
-    pub fn of(recipe: &Recipe, build_env: &[(OsString, OsString)], machine: &Machine) -> Self {
+    pub fn of(recipe: &Recipe, build_env: &[(OsString, OsString)], machine: &IndexConfiguration) -> Self {
         let mut indexes = Self::default();
         if !recipe.pip.is_empty() {
             indexes.add_pip(recipe, build_env, machine);
@@ -63,10 +63,10 @@ impl Indexes {
         indexes
     }
 
-    fn add_pip(&mut self, recipe: &Recipe, build_env: &[(OsString, OsString)], machine: &Machine) {
+    fn add_pip(&mut self, recipe: &Recipe, build_env: &[(OsString, OsString)], machine: &IndexConfiguration) {
         let passed = of_variables(build_env, &PIP_VARIABLES);
         let has_another = build_env.iter().any(|(name, _)| name == PIP_VARIABLES[0]);
-        self.rules.extend(passed.iter().map(Index::rule));
+        self.rules.extend(passed.iter().map(PackageIndex::rule));
         if let Some(index) = &recipe.index_url {
             return self.rules.push(index.host_and_port());
         }
@@ -92,10 +92,10 @@ impl Indexes {
         }
     }
 
-    fn add_npm(&mut self, build_env: &[(OsString, OsString)], machine: &Machine) {
+    fn add_npm(&mut self, build_env: &[(OsString, OsString)], machine: &IndexConfiguration) {
         let passed = of_variables(build_env, &NPM_VARIABLES);
         if !passed.is_empty() {
-            return self.rules.extend(passed.iter().map(Index::rule));
+            return self.rules.extend(passed.iter().map(PackageIndex::rule));
         }
         let npm = machine.npm();
         match &npm.registry {
@@ -112,7 +112,7 @@ impl Indexes {
     }
 
     /// An index that the host's configuration names.
-    fn add(&mut self, asked_by: &str, index: &Index) {
+    fn add(&mut self, asked_by: &str, index: &PackageIndex) {
         let mut note = format!(
             "{asked_by} looks at `{}:{}`, as {} says",
             index.host, index.port, index.said_by
@@ -149,11 +149,11 @@ impl Indexes {
     }
 }
 
-fn of_variables(env: &[(OsString, OsString)], names: &[&str]) -> Vec<Index> {
+fn of_variables(env: &[(OsString, OsString)], names: &[&str]) -> Vec<PackageIndex> {
     let values = env.iter().filter(|(name, _)| names.iter().any(|known| name == known));
     let words = values.flat_map(|(name, value)| words(value).into_iter().map(move |word| (name, word)));
     words
-        .filter_map(|(name, word)| Index::without_credentials(&word, &Path::new(name).display().to_string()))
+        .filter_map(|(name, word)| PackageIndex::without_credentials(&word, &Path::new(name).display().to_string()))
         .collect()
 }
 
@@ -175,12 +175,12 @@ mod tests {
         }
     }
 
-    fn of(recipe: &Recipe, env: &[(OsString, OsString)]) -> Indexes {
+    fn of(recipe: &Recipe, env: &[(OsString, OsString)]) -> RecipeIndexes {
         let (_root, machine) = machine(&[], &[]);
-        Indexes::of(recipe, env, &machine)
+        RecipeIndexes::of(recipe, env, &machine)
     }
 
-    fn inward(indexes: &Indexes) -> Vec<String> {
+    fn inward(indexes: &RecipeIndexes) -> Vec<String> {
         let shown = indexes.inward.iter().map(|(name, port)| format!("{name}:{port}"));
         shown.collect()
     }
@@ -231,7 +231,7 @@ mod tests {
             ),
         ];
         let (_root, known) = machine(&files, &[]);
-        let indexes = Indexes::of(&recipe("numpy", "left-pad"), &[], &known);
+        let indexes = RecipeIndexes::of(&recipe("numpy", "left-pad"), &[], &known);
         assert_eq!(
             indexes.rules,
             ["extra.corp:81", "index.corp:443", "npm.corp:443", "s.corp:443"]
@@ -267,7 +267,7 @@ mod tests {
             index_url: Some("https://index.test/simple".parse().unwrap()),
             ..recipe("numpy", "")
         };
-        let own = Indexes::of(&own, &[], &known);
+        let own = RecipeIndexes::of(&own, &[], &known);
         assert_eq!(
             (own.rules, own.inward.len(), own.env.len()),
             (vec!["index.test:443".to_owned()], 0, 0)
@@ -278,7 +278,7 @@ mod tests {
     fn an_index_on_this_machine_is_given_only_where_it_is_said_so_literally() {
         for address in ["localhost", "127.0.0.1", "[::1]"] {
             let (_root, known) = machine(&[], &[("PIP_INDEX_URL", &format!("http://{address}:3141/root"))]);
-            let indexes = Indexes::of(&recipe("numpy", ""), &[], &known);
+            let indexes = RecipeIndexes::of(&recipe("numpy", ""), &[], &known);
             assert_eq!(
                 indexes.host_ports,
                 [HostPort {
@@ -290,7 +290,7 @@ mod tests {
             assert!(indexes.rules.is_empty() && indexes.inward.is_empty());
         }
         let (_root, known) = machine(&[], &[("PIP_INDEX_URL", "http://169.254.169.254/")]);
-        let indexes = Indexes::of(&recipe("numpy", ""), &[], &known);
+        let indexes = RecipeIndexes::of(&recipe("numpy", ""), &[], &known);
         assert_eq!(
             (indexes.rules, indexes.inward.len()),
             (vec!["169.254.169.254:80".to_owned()], 0)

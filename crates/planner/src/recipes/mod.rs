@@ -8,6 +8,6 @@ mod error;
 mod indexes;
 pub mod steps;
 
-pub use self::configured::{Index, Machine};
+pub use self::configured::{IndexConfiguration, PackageIndex};
 pub use self::error::RecipeError;
-pub use self::indexes::Indexes;
+pub use self::indexes::RecipeIndexes;

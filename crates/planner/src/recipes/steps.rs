@@ -5,11 +5,11 @@ use std::ffi::OsString;
 use offleash_core::template::{PackageManager, Recipe};
 
 use super::error::RecipeError;
-use super::indexes::Indexes;
+use super::indexes::RecipeIndexes;
 
 /// One command in the sandbox, as its superuser.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
+pub struct RecipeStep {
     /// What it is called in messages.
     pub title: String,
     /// What it installs if that may be left out.
@@ -67,12 +67,12 @@ const TIDY: &str = "rm -rf /root/.cache /root/.npm /var/cache/apt/pkgcache.bin /
 
 /// The steps of a recipe, in their order. The last one leaves the layer as it is to be kept, and shows that a sandbox can
 /// be made of it.
-pub fn of(recipe: &Recipe, indexes: &Indexes) -> Vec<Step> {
+pub fn of(recipe: &Recipe, indexes: &RecipeIndexes) -> Vec<RecipeStep> {
     let shell = |script: &str, arguments: Vec<OsString>| {
         let start = ["/bin/sh", "-c", script, "sh"].map(OsString::from);
         start.into_iter().chain(arguments).collect::<Vec<_>>()
     };
-    let step = |title: String, argv| Step {
+    let step = |title: String, argv| RecipeStep {
         title,
         optional: None,
         argv,
@@ -83,7 +83,7 @@ pub fn of(recipe: &Recipe, indexes: &Indexes) -> Vec<Step> {
     let mut steps = Vec::new();
     if !recipe.apt.is_empty() {
         let names = recipe.apt.iter().map(|name| name.as_str().into()).collect();
-        steps.push(Step {
+        steps.push(RecipeStep {
             optional: left_out(recipe, PackageManager::Apt),
             env: set(&[("DEBIAN_FRONTEND", "noninteractive")]),
             ..step("apt-get install".to_owned(), shell(APT, names))
@@ -105,7 +105,7 @@ pub fn of(recipe: &Recipe, indexes: &Indexes) -> Vec<Step> {
             ("PIP_USER", "0"),
         ]);
         env.extend(indexes.env.iter().filter(|(name, _)| is_of_pip(name)).cloned());
-        steps.push(Step {
+        steps.push(RecipeStep {
             env,
             ..step("pip install".to_owned(), shell(PIP, arguments))
         });
@@ -127,7 +127,7 @@ pub fn of(recipe: &Recipe, indexes: &Indexes) -> Vec<Step> {
                 ("npm_config_fetch_retry_mintimeout", "1000"),
             ]));
         }
-        steps.push(Step {
+        steps.push(RecipeStep {
             optional,
             env,
             ..step("npm install".to_owned(), shell(NPM, arguments.collect()))
@@ -151,7 +151,7 @@ pub fn left_out(recipe: &Recipe, of: PackageManager) -> Option<String> {
 }
 
 /// The program whose lack a step's exit code tells of.
-pub fn missing(step: &Step, code: u8) -> Option<RecipeError> {
+pub fn missing(step: &RecipeStep, code: u8) -> Option<RecipeError> {
     // A command of the owner's means what it likes by it.
     let is_ours = step.argv.len() > 3;
     let (_, program, hint) = MISSING.into_iter().find(|(known, ..)| *known == code && is_ours)?;
@@ -176,7 +176,7 @@ mod tests {
             index_url: Some("https://index.test/simple".parse().unwrap()),
             ..Recipe::default()
         };
-        let steps = of(&recipe, &Indexes::default());
+        let steps = of(&recipe, &RecipeIndexes::default());
         let titles: Vec<&str> = steps.iter().map(|step| step.title.as_str()).collect();
         assert_eq!(
             titles,
@@ -201,7 +201,7 @@ mod tests {
         );
         assert_eq!(rest(2), ["--", "left-pad"]);
         assert_eq!(steps[3].argv, ["/bin/sh", "-c", "echo $HOME"]);
-        assert_eq!(of(&Recipe::default(), &Indexes::default()).len(), 1);
+        assert_eq!(of(&Recipe::default(), &RecipeIndexes::default()).len(), 1);
     }
 
     #[test]
@@ -211,7 +211,7 @@ mod tests {
             run: vec!["exit 91".to_owned()],
             ..Recipe::default()
         };
-        let steps = of(&recipe, &Indexes::default());
+        let steps = of(&recipe, &RecipeIndexes::default());
         assert!(missing(&steps[0], 91).is_some_and(|error| error.to_string().contains("no `pip`")));
         assert!(missing(&steps[0], 1).is_none() && missing(&steps[1], 91).is_none());
     }

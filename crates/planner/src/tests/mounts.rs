@@ -25,10 +25,10 @@ fn mounts_are_checked_at_both_ends() {
         "/etc/data",
         "/home/user",
     ] {
-        let plan = try_mount(&data, Path::new(target), Access::Rw);
+        let plan = try_mount(&data, Path::new(target), MountAccess::Rw);
         assert!(plan.is_ok(), "{target}: {:?}", plan.unwrap_err());
     }
-    assert!(try_mount(&data, &work.join("src"), Access::Ro).is_ok());
+    assert!(try_mount(&data, &work.join("src"), MountAccess::Ro).is_ok());
     for target in [
         "data",
         "/",
@@ -47,29 +47,32 @@ fn mounts_are_checked_at_both_ends() {
         "/var",
         "/home",
     ] {
-        let error = try_mount(&data, Path::new(target), Access::Ro).unwrap_err();
+        let error = try_mount(&data, Path::new(target), MountAccess::Ro).unwrap_err();
         assert!(matches!(error, PlanError::Target { .. }), "{target}: {error}");
     }
     for target in [work.clone(), work.join("none"), work.join("src/a"), host.cwd.clone()] {
         assert!(
-            matches!(try_mount(&data, &target, Access::Ro), Err(PlanError::Target { .. })),
+            matches!(
+                try_mount(&data, &target, MountAccess::Ro),
+                Err(PlanError::Target { .. })
+            ),
             "{target:?}"
         );
     }
     for (source, access) in [
-        ("/", Access::Ro),
-        ("/proc", Access::Ro),
-        ("/dev", Access::Ro),
-        ("/etc", Access::Rw),
-        ("/usr", Access::Rw),
-        ("state", Access::Ro),
-        ("~", Access::Rw),
-        (".", Access::Rw),
+        ("/", MountAccess::Ro),
+        ("/proc", MountAccess::Ro),
+        ("/dev", MountAccess::Ro),
+        ("/etc", MountAccess::Rw),
+        ("/usr", MountAccess::Rw),
+        ("state", MountAccess::Ro),
+        ("~", MountAccess::Rw),
+        (".", MountAccess::Rw),
     ] {
         let error = try_mount(Path::new(source), Path::new("/data"), access).unwrap_err();
         assert!(matches!(error, PlanError::Reserved { .. }), "{source}: {error}");
     }
-    let missing = try_mount(Path::new("none"), Path::new("/data"), Access::Ro).unwrap_err();
+    let missing = try_mount(Path::new("none"), Path::new("/data"), MountAccess::Ro).unwrap_err();
     assert!(matches!(
         missing,
         PlanError::Unreachable {
@@ -86,7 +89,7 @@ fn the_order_in_which_mounts_are_written_does_not_matter() {
     let mount = |source: &str, target: &str| MountSpec {
         source: host.cwd.join(source),
         target: target.into(),
-        access: Access::Ro,
+        access: MountAccess::Ro,
     };
     let mut spec = spec(&host, "");
     spec.mounts = vec![mount("outer/inner", "/data/inner"), mount("outer", "/data")];
@@ -107,7 +110,7 @@ fn our_own_state_is_hidden_where_a_mount_would_show_it() {
     let mount = MountSpec {
         source: host.cwd.clone(),
         target: "/all".into(),
-        access: Access::Ro,
+        access: MountAccess::Ro,
     };
     let spec = SandboxSpec {
         mounts: vec![mount],
@@ -129,7 +132,7 @@ fn an_empty_directory_is_made_where_asked() {
     let node = &at(&plan, Path::new("/scratch")).unwrap().node;
     assert!(matches!(
         node,
-        Node::Tmpfs {
+        PlanNode::Tmpfs {
             size: Some(Bytes(1_048_576)),
             ..
         }

@@ -44,7 +44,7 @@ fn no_grant_uncovers_what_is_hidden_and_no_deny_swallows_a_deeper_grant() {
     let secret = host.cwd.join("data/secret");
     let position = |path: &Path| plan.entries.iter().position(|entry| entry.target == path).unwrap();
     assert!(
-        matches!(at(&plan, &secret).unwrap().node, Node::Tmpfs { mode: 0o555, .. }),
+        matches!(at(&plan, &secret).unwrap().node, PlanNode::Tmpfs { mode: 0o555, .. }),
         "an empty cover"
     );
     assert!(position(&host.cwd.join("data")) < position(&secret));
@@ -67,15 +67,15 @@ fn rules_grant_host_paths_and_missing_ones_grant_nothing() {
     );
     let (plan, _) = plan_of(&spec(&host, &policy), &host, "sh").unwrap();
     for (path, access) in [
-        ("home/data", Access::Ro),
-        ("work/src", Access::Ro),
-        ("out", Access::Rw),
-        ("out/keep", Access::Ro),
+        ("home/data", MountAccess::Ro),
+        ("work/src", MountAccess::Ro),
+        ("out", MountAccess::Rw),
+        ("out/keep", MountAccess::Ro),
     ] {
         let path = host.cwd.join(path);
         assert_eq!(
             at(&plan, &path).map(|entry| &entry.node),
-            Some(&Node::Bind {
+            Some(&PlanNode::Bind {
                 source: path.clone(),
                 access
             }),
@@ -115,7 +115,7 @@ fn a_link_in_the_workspace_grants_nothing_outside_it() {
     spec.mounts = vec![MountSpec {
         source: host.cwd.join("work/src"),
         target: "/x".into(),
-        access: Access::Ro,
+        access: MountAccess::Ro,
     }];
     assert!(matches!(plan_of(&spec, &host, "sh"), Err(PlanError::Target { .. })));
     spec.mounts.clear();
@@ -131,11 +131,17 @@ fn what_runs_code_later_stays_read_only_in_a_writable_mount() {
     spec.mounts = vec![MountSpec {
         source: host.cwd.join("other"),
         target: "/other".into(),
-        access: Access::Rw,
+        access: MountAccess::Rw,
     }];
     let (plan, _) = plan_of(&spec, &host, "sh").unwrap();
     let hooks = at(&plan, Path::new("/other/.git/hooks")).unwrap();
-    assert!(matches!(hooks.node, Node::Bind { access: Access::Ro, .. }));
+    assert!(matches!(
+        hooks.node,
+        PlanNode::Bind {
+            access: MountAccess::Ro,
+            ..
+        }
+    ));
     assert!(
         at(&plan, Path::new("/other/.envrc")).is_none(),
         "nothing is made on the host"

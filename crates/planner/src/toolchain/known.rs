@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::ToolchainParts;
 use super::version;
-use crate::host::Host;
+use crate::host::PlanningHost;
 use crate::toolchain_names::TOOLCHAIN_NAMES;
 
 /// What became of looking for a toolchain.
@@ -19,13 +19,13 @@ pub(super) enum ToolchainSearch {
 
 /// Where a toolchain is looked for.
 struct SearchPlaces<'a> {
-    host: &'a Host,
+    host: &'a PlanningHost,
     workspace: Option<&'a Path>,
     looked: Vec<PathBuf>,
 }
 
 /// Looks for a toolchain by name; `None` when there is no such name. `cargo` answers to `rustup`, too.
-pub(super) fn find(name: &OsStr, host: &Host, workspace: Option<&Path>) -> Option<ToolchainSearch> {
+pub(super) fn find(name: &OsStr, host: &PlanningHost, workspace: Option<&Path>) -> Option<ToolchainSearch> {
     let name = if name == "rustup" { OsStr::new("cargo") } else { name };
     let name = TOOLCHAIN_NAMES.into_iter().find(|known| name == *known)?;
     let mut places = SearchPlaces {

@@ -11,7 +11,7 @@ fn make(root: &Path, files: &[&str]) {
     }
 }
 
-fn add_to_empty(names: &[&str], host: &Host) -> Result<(EntryTree, ToolchainAdditions), PlanError> {
+fn add_to_empty(names: &[&str], host: &PlanningHost) -> Result<(EntryTree, ToolchainAdditions), PlanError> {
     let mut tree = EntryTree::default();
     let names: Vec<OsString> = names.iter().map(OsString::from).collect();
     let added = add(&names, host, None, &mut tree)?;
@@ -61,7 +61,7 @@ fn credentials_are_hidden() {
     make(&root, &["bin/cargo", "credentials.toml"]);
     let (tree, _) = add_to_empty(&["cargo"], &host).unwrap();
     let hidden = tree.view().entry_at(&root.join("credentials.toml")).unwrap();
-    assert_eq!(hidden.node, Node::Hidden { directory: false });
+    assert_eq!(hidden.node, PlanNode::Hidden { directory: false });
 }
 
 #[test]

@@ -12,16 +12,16 @@ use super::journal::{self, JournalHead, StagedSlots};
 use super::plan::{ApplyAction, ApplyOperation, ApplyPlan, NEW_DIRECTORY};
 use super::stage::{StagingDirectory, remove_staging, slot_name, sync_renames, timestamps};
 use super::{ApplySteps, ConflictAt, ConflictReason, OperationFailure};
-use crate::Run;
-use crate::change::{Change, LayerTrees};
+use crate::StoredRun;
+use crate::change::{LayerChange, LayerTrees};
 use crate::failure::{FailedCall, FileError};
 use crate::node::{NodeIdentity, NodeTime, identity_of};
 use crate::tree::{chmod, magic_link, names_in, stat_at};
 
 pub(crate) fn commit(
-    run: &Run,
+    run: &StoredRun,
     trees: &[LayerTrees],
-    changes: &[Change],
+    changes: &[LayerChange],
     plan: &ApplyPlan,
     steps: &mut ApplySteps,
 ) -> Result<(), OperationFailure> {
@@ -64,7 +64,7 @@ pub(crate) fn commit(
 }
 
 /// Removes what a committed apply needed. It counts as done, so a failure is no reason to undo anything.
-pub(crate) fn clean(run: &Run, trees: &[LayerTrees], steps: &mut ApplySteps) -> Result<(), OperationFailure> {
+pub(crate) fn clean(run: &StoredRun, trees: &[LayerTrees], steps: &mut ApplySteps) -> Result<(), OperationFailure> {
     steps.next()?;
     journal::note_applied(&run.directory)?;
     for trees in trees {
@@ -90,7 +90,7 @@ struct ApplyCommit<'a> {
 }
 
 impl ApplyCommit<'_> {
-    fn stage(&mut self, run: &Run, changes: &[Change], plan: &ApplyPlan) -> Result<(), OperationFailure> {
+    fn stage(&mut self, run: &StoredRun, changes: &[LayerChange], plan: &ApplyPlan) -> Result<(), OperationFailure> {
         for operation in plan.operations.iter().filter(|operation| !is_mode(operation)) {
             if !self.staging.contains_key(&operation.layer) {
                 self.steps.next()?;

@@ -59,7 +59,7 @@ pub enum ApplyError {
 pub struct ConflictAt {
     /// The layer.
     pub layer: usize,
-    /// The path, as [`Change::shown_path`](crate::Change::shown_path) has it.
+    /// The path, as [`LayerChange::shown_path`](crate::LayerChange::shown_path) has it.
     pub path: PathBuf,
     /// What happened.
     pub reason: ConflictReason,

@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::plan::ApplyOperation;
-use crate::change::Change;
+use crate::change::LayerChange;
 use crate::failure::{FailedCall, FileError};
 use crate::node::NodeIdentity;
 use crate::places::{self, LayerPaths};
@@ -157,7 +157,7 @@ pub(crate) fn note_applied(directory: &OwnedFd) -> Result<(), FileError> {
 }
 
 /// The changes in the form in which they are noted.
-pub(crate) fn noted(changes: &[Change]) -> Vec<(usize, Text)> {
+pub(crate) fn noted(changes: &[LayerChange]) -> Vec<(usize, Text)> {
     changes
         .iter()
         .map(|change| (change.layer, Text::from(&change.path)))

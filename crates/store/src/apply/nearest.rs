@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use crate::failure::FileError;
-use crate::node::Node;
+use crate::node::TreeNode;
 use crate::tree::TreeRoot;
 
 /// What was found so far in one layer, so that a deep new tree is not climbed up again for each of its entries.
 #[derive(Debug, Default)]
 pub(crate) struct NearestDirectories {
-    found: HashMap<PathBuf, Node>,
+    found: HashMap<PathBuf, TreeNode>,
 }
 
 impl NearestDirectories {
     /// The host's directory that is, or is above, the one that will hold `path`.
-    pub(crate) fn of(&mut self, host: &TreeRoot, path: &Path) -> Result<&Node, FileError> {
+    pub(crate) fn of(&mut self, host: &TreeRoot, path: &Path) -> Result<&TreeNode, FileError> {
         let holding = path.parent().unwrap_or(Path::new(""));
         let mut nearest = None;
         let mut climbed = Vec::new();
@@ -39,10 +39,10 @@ impl NearestDirectories {
     }
 }
 
-fn directory(host: &TreeRoot, path: &Path) -> Result<Option<Node>, FileError> {
+fn directory(host: &TreeRoot, path: &Path) -> Result<Option<TreeNode>, FileError> {
     match host.node(path) {
         // Anything else is going to be made, perhaps in place of a link.
-        Ok(node) => Ok(node.filter(Node::is_directory)),
+        Ok(node) => Ok(node.filter(TreeNode::is_directory)),
         Err(Errno::LOOP) => Ok(None),
         Err(error) => Err(FileError::new("examining", path, error)),
     }
@@ -62,7 +62,7 @@ mod tests {
         let host = TreeRoot::host(&root).unwrap();
         let expected = host.node(Path::new("d")).unwrap();
         let mut nearest = NearestDirectories::default();
-        let found = |node: Result<&Node, FileError>| node.ok().cloned();
+        let found = |node: Result<&TreeNode, FileError>| node.ok().cloned();
         assert_eq!(found(nearest.of(&host, Path::new("d/new/x"))), expected);
         fs::remove_dir(root.join("d")).unwrap();
         assert_eq!(found(nearest.of(&host, Path::new("d/new/x/y"))), expected);

@@ -9,10 +9,10 @@ use rustix::io::Errno;
 use super::nearest::NearestDirectories;
 use super::restored::RestoredSlots;
 use super::{ConflictAt, ConflictReason, OperationFailure};
-use crate::change::{Change, ChangeKind, LayerTrees};
+use crate::change::{ChangeKind, LayerChange, LayerTrees};
 use crate::failure::{FailedCall, FileError};
 use crate::modes::{DirectoryModes, is_mode_of_directory};
-use crate::node::{Node, NodeIdentity, NodeKind, NodeTime};
+use crate::node::{NodeIdentity, NodeKind, NodeTime, TreeNode};
 use crate::places::LayerPaths;
 
 /// What an owner needs to change what is in a directory.
@@ -68,7 +68,7 @@ pub(crate) struct KnownNodes {
 
 impl KnownNodes {
     /// Whether nobody but us touched an entry since the run started.
-    fn is_untouched(&self, change: &Change, before: &Node) -> bool {
+    fn is_untouched(&self, change: &LayerChange, before: &TreeNode) -> bool {
         before.identity.ctime <= self.latest_untouched
             || self.restored.get(&(change.layer, change.path.clone())) == Some(&before.identity)
     }
@@ -77,7 +77,7 @@ impl KnownNodes {
 /// Finds all conflicts or makes the plan.
 pub(crate) fn plan(
     trees: &[LayerTrees],
-    changes: &[Change],
+    changes: &[LayerChange],
     known: &KnownNodes,
 ) -> Result<ApplyPlan, OperationFailure> {
     let mut conflicts = Vec::new();
@@ -116,7 +116,7 @@ pub(crate) fn plan(
     Ok(planner.plan)
 }
 
-fn conflict_of_old(change: &Change, before: &Node, known: &KnownNodes) -> Option<ConflictReason> {
+fn conflict_of_old(change: &LayerChange, before: &TreeNode, known: &KnownNodes) -> Option<ConflictReason> {
     (!known.is_untouched(change, before)).then_some(ConflictReason::Changed)
 }
 
@@ -127,8 +127,8 @@ fn conflict_of_old(change: &Change, before: &Node, known: &KnownNodes) -> Option
 /// modification is older, then nothing in it did, so that it was moved here; what is in it may be older than the run.
 fn conflict_of_directory(
     trees: &LayerTrees,
-    change: &Change,
-    before: &Node,
+    change: &LayerChange,
+    before: &TreeNode,
     known: &KnownNodes,
 ) -> Result<Option<ConflictReason>, FileError> {
     if is_mode_of_directory(change) && !known.modes.is_the_runs(change, before) && !known.is_untouched(change, before) {
@@ -148,8 +148,8 @@ fn conflict_of_directory(
 
 fn conflict_of_new(
     trees: &LayerTrees,
-    change: &Change,
-    changes: &[Change],
+    change: &LayerChange,
+    changes: &[LayerChange],
 ) -> Result<Option<ConflictReason>, FileError> {
     let parent = change.path.parent().unwrap_or(Path::new(""));
     // Changes are sorted, so that the parent's is found quickly. What is made now is looked at when it is made.
@@ -170,7 +170,7 @@ fn conflict_of_new(
 
 struct ApplyPlanner<'a> {
     trees: &'a [LayerTrees],
-    changes: &'a [Change],
+    changes: &'a [LayerChange],
     plan: ApplyPlan,
     /// Modes to be set at the end.
     last: BTreeMap<(usize, PathBuf), ApplyAction>,
@@ -188,7 +188,7 @@ impl ApplyPlanner<'_> {
             directories.insert((change.layer, PathBuf::new()));
             directories.insert((change.layer, change.path.parent().unwrap_or(Path::new("")).to_owned()));
             let removed = change.kind == ChangeKind::Deleted || change.kind == ChangeKind::TypeChanged;
-            if removed && change.before.as_ref().is_some_and(Node::is_directory) {
+            if removed && change.before.as_ref().is_some_and(TreeNode::is_directory) {
                 directories.insert((change.layer, change.path.clone()));
             }
         }

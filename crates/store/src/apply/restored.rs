@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::plan::{ApplyAction, ApplyOperation};
 use crate::failure::{FailedCall, FileError};
-use crate::node::{Node, NodeIdentity};
+use crate::node::{NodeIdentity, TreeNode};
 use crate::tree::TreeRoot;
 
 /// The file of a run that notes what a rollback put back.
@@ -72,7 +72,7 @@ pub(crate) fn note<'a>(
     rustix::fs::renameat(directory, NEW, directory, RESTORED).tried("replacing", RESTORED)
 }
 
-fn is_same(found: &Node, original: &NodeIdentity, action: &ApplyAction) -> bool {
+fn is_same(found: &TreeNode, original: &NodeIdentity, action: &ApplyAction) -> bool {
     let identity = &found.identity;
     match action {
         // What was in it was put back, too, and that changed its time of modification.

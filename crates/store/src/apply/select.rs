@@ -3,25 +3,25 @@
 use std::collections::HashSet;
 use std::path::{Component, Path, PathBuf};
 
-use super::{ApplyError, ApplyRequest, Refusal, RefusalReason, Selection};
-use crate::Run;
-use crate::change::{Change, ChangeKind};
-use crate::node::{Node, NodeKind};
+use super::{ApplyError, ApplyRequest, ChangeSelection, RefusalReason, RefusedChange};
+use crate::StoredRun;
+use crate::change::{ChangeKind, LayerChange};
+use crate::node::{NodeKind, TreeNode};
 use crate::protection::ProtectionRules;
 use crate::trusted::TrustedPaths;
 
 /// The changes to apply, parents first, and the refused ones.
 pub(crate) struct SelectedChanges {
-    pub(crate) changes: Vec<Change>,
-    pub(crate) refused: Vec<Refusal>,
+    pub(crate) changes: Vec<LayerChange>,
+    pub(crate) refused: Vec<RefusedChange>,
 }
 
 /// A layer and a path in it, empty for its root.
 type ChangePath = (usize, PathBuf);
 
 pub(crate) fn select(
-    run: &Run,
-    changes: &[Change],
+    run: &StoredRun,
+    changes: &[LayerChange],
     trusted: TrustedPaths,
     request: &ApplyRequest,
 ) -> Result<SelectedChanges, ApplyError> {
@@ -66,7 +66,7 @@ fn place(roots: &[PathBuf], path: &Path) -> Option<ChangePath> {
     Some((layer, names?))
 }
 
-fn key(change: &Change) -> ChangePath {
+fn key(change: &LayerChange) -> ChangePath {
     let path = if change.path == Path::new(".") {
         PathBuf::new()
     } else {
@@ -79,7 +79,7 @@ fn key(change: &Change) -> ChangePath {
 ///
 /// Changes are sorted, so that what is beneath one follows it. Looking up each directory on the way by its path would
 /// cost the cube of the depth.
-fn nearest_above(changes: &[Change]) -> Vec<Option<usize>> {
+fn nearest_above(changes: &[LayerChange]) -> Vec<Option<usize>> {
     let mut open: Vec<(usize, ChangePath)> = Vec::new();
     let mut above = Vec::with_capacity(changes.len());
     for (index, change) in changes.iter().enumerate() {
@@ -93,13 +93,13 @@ fn nearest_above(changes: &[Change]) -> Vec<Option<usize>> {
 }
 
 fn wanted(
-    run: &Run,
+    run: &StoredRun,
     roots: &[PathBuf],
-    changes: &[Change],
+    changes: &[LayerChange],
     above: &[Option<usize>],
-    selection: &Selection,
+    selection: &ChangeSelection,
 ) -> Result<Vec<bool>, ApplyError> {
-    let Selection::Paths(paths) = selection else {
+    let ChangeSelection::Paths(paths) = selection else {
         return Ok(vec![true; changes.len()]);
     };
     let mut wanted = vec![false; changes.len()];
@@ -125,7 +125,7 @@ fn wanted(
 }
 
 /// What is in a new directory needs that directory; children come last, so backwards.
-fn with_new_parents(changes: &[Change], above: &[Option<usize>], wanted: &mut [bool]) {
+fn with_new_parents(changes: &[LayerChange], above: &[Option<usize>], wanted: &mut [bool]) {
     let mut needed = vec![false; changes.len()];
     for child in (0..changes.len()).rev() {
         wanted[child] |= needed[child] && makes_room(&changes[child]);
@@ -137,7 +137,7 @@ fn with_new_parents(changes: &[Change], above: &[Option<usize>], wanted: &mut [b
 }
 
 /// Whether what is beneath it could not be there without it.
-fn makes_room(change: &Change) -> bool {
+fn makes_room(change: &LayerChange) -> bool {
     matches!(change.kind, ChangeKind::Added | ChangeKind::TypeChanged)
 }
 
@@ -145,7 +145,7 @@ struct ChangeJudge<'a> {
     protection: ProtectionRules,
     trusted: TrustedPaths,
     roots: Vec<PathBuf>,
-    changes: &'a [Change],
+    changes: &'a [LayerChange],
     /// The nearest change above each.
     above: Vec<Option<usize>>,
     wanted: Vec<bool>,
@@ -160,7 +160,7 @@ impl ChangeJudge<'_> {
         }
     }
 
-    fn reason(&self, change: &Change) -> Option<RefusalReason> {
+    fn reason(&self, change: &LayerChange) -> Option<RefusalReason> {
         let after = change.after.as_ref();
         match after.map(|node| node.kind) {
             Some(kind @ (NodeKind::Fifo | NodeKind::Socket | NodeKind::Device)) => {
@@ -176,11 +176,11 @@ impl ChangeJudge<'_> {
         (!self.is_named(change)).then_some(RefusalReason::Protected { rule })
     }
 
-    fn is_named_exactly(&self, change: &Change) -> bool {
+    fn is_named_exactly(&self, change: &LayerChange) -> bool {
         self.named.contains(&key(change))
     }
 
-    fn is_named(&self, change: &Change) -> bool {
+    fn is_named(&self, change: &LayerChange) -> bool {
         let (layer, path) = key(change);
         self.named.iter().any(|(of, named)| {
             let root = &self.roots[layer];
@@ -191,7 +191,7 @@ impl ChangeJudge<'_> {
                 rule.is_some() && !by_name(&path)
             };
             let is_old_name = || {
-                let of_renaming = |change: &&Change| change.is_of_unfinished_renaming();
+                let of_renaming = |change: &&LayerChange| change.is_of_unfinished_renaming();
                 let mut changes = self.changes.iter().filter(of_renaming);
                 change.is_of_unfinished_renaming() && changes.any(|change| key(change) == (*of, named.clone()))
             };
@@ -223,7 +223,7 @@ impl ChangeJudge<'_> {
         for index in (0..self.changes.len()).rev() {
             let change = &self.changes[index];
             let removes = change.after.is_none() || change.kind == ChangeKind::TypeChanged;
-            let directory = change.before.as_ref().is_some_and(Node::is_directory);
+            let directory = change.before.as_ref().is_some_and(TreeNode::is_directory);
             let (layer, path) = key(change);
             if removes && directory && !self.stays(index) && holding.contains(&(layer, path.clone())) {
                 self.reasons[index] = Some(RefusalReason::NotEmpty);
@@ -250,7 +250,7 @@ impl ChangeJudge<'_> {
             match reason {
                 _ if !wanted => {}
                 None => selected.changes.push(change.clone()),
-                Some(reason) => selected.refused.push(Refusal {
+                Some(reason) => selected.refused.push(RefusedChange {
                     layer: change.layer,
                     path: change.path.clone(),
                     reason,

@@ -12,10 +12,10 @@ use rustix::io::Errno;
 
 use super::nearest::NearestDirectories;
 use super::plan::NEW_DIRECTORY;
-use crate::change::{Change, LayerTrees};
+use crate::change::{LayerChange, LayerTrees};
 use crate::content::copy_contents;
 use crate::failure::{FailedCall, FileError};
-use crate::node::{Node, NodeIdentity, NodeKind, NodeTime, identity_of};
+use crate::node::{NodeIdentity, NodeKind, NodeTime, TreeNode, identity_of};
 use crate::removal::remove_tree;
 use crate::state::PRIVATE;
 use crate::tree::{TreeRoot, chmod, names_in, reopen, stat_at};
@@ -82,7 +82,12 @@ impl StagingDirectory {
     }
 
     /// Makes a copy of what the run left, ready to be moved into place.
-    pub(crate) fn stage(&mut self, trees: &LayerTrees, change: &Change, slot: u64) -> Result<NodeIdentity, FileError> {
+    pub(crate) fn stage(
+        &mut self,
+        trees: &LayerTrees,
+        change: &LayerChange,
+        slot: u64,
+    ) -> Result<NodeIdentity, FileError> {
         let name = slot_name(slot);
         let Some(after) = &change.after else {
             return Err(FileError::new("staging", &change.path, Errno::INVAL));
@@ -123,7 +128,7 @@ impl StagingDirectory {
         trees: &LayerTrees,
         path: &Path,
         name: &str,
-        after: &Node,
+        after: &TreeNode,
         owner: &EntryOwner,
     ) -> Result<(), FileError> {
         let mut from = trees.upper.file(path).tried("opening", path)?;
@@ -193,7 +198,7 @@ struct EntryOwner {
 }
 
 impl EntryOwner {
-    fn of(trees: &LayerTrees, change: &Change, nearest: &mut NearestDirectories) -> Result<Self, FileError> {
+    fn of(trees: &LayerTrees, change: &LayerChange, nearest: &mut NearestDirectories) -> Result<Self, FileError> {
         let node = match &change.before {
             Some(before) => before,
             None => nearest.of(&trees.host, &change.path)?,

@@ -7,13 +7,13 @@ use std::os::unix::fs::FileExt as _;
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
-use super::line::{self, ChainHead, HEAD, LOCK, LOG, LONGEST_LINE};
-use super::{AuditError, AuditEvent, Recovery};
+use super::line::{self, ChainHead, HEAD, LOCK, LOG, MAX_LINE};
+use super::{AuditError, AuditEvent, LogRecovery};
 use crate::StateDirectory;
 use crate::clock::rfc3339_now;
 use crate::failure::{FailedCall, FileError};
 
-pub(super) fn append(state: &StateDirectory, event: &AuditEvent) -> Result<Option<Recovery>, AuditError> {
+pub(super) fn append(state: &StateDirectory, event: &AuditEvent) -> Result<Option<LogRecovery>, AuditError> {
     let _lock = lock(state, FlockOperation::LockExclusive)?;
     let mut log = open(state, LOG, OFlags::RDWR | OFlags::APPEND | OFlags::CREATE)?;
     let head_file = open(state, HEAD, OFlags::RDWR | OFlags::CREATE)?;
@@ -49,7 +49,7 @@ struct ChainEnd {
     torn: Vec<u8>,
     /// Whether the torn line has a newline already.
     is_ended: bool,
-    recovery: Option<Recovery>,
+    recovery: Option<LogRecovery>,
 }
 
 impl ChainEnd {
@@ -65,7 +65,7 @@ impl ChainEnd {
     fn torn(head: ChainHead, torn: &[u8]) -> Self {
         Self {
             torn: torn.to_vec(),
-            recovery: Some(Recovery::TornLine),
+            recovery: Some(LogRecovery::TornLine),
             ..Self::at(head)
         }
     }
@@ -83,7 +83,7 @@ fn find_end(log: &File, length: u64, head: Option<ChainHead>) -> Result<ChainEnd
         Some(head) if head.length == length => Ok(ChainEnd::at(head)),
         Some(head) if head.length > length => Ok(ChainEnd {
             torn: torn_tail(&read_tail(log, length)?).to_vec(),
-            recovery: Some(Recovery::Truncated),
+            recovery: Some(LogRecovery::Truncated),
             ..ChainEnd::at(head)
         }),
         Some(head) => end_after_head(log, length, head),
@@ -93,7 +93,7 @@ fn find_end(log: &File, length: u64, head: Option<ChainHead>) -> Result<ChainEnd
 /// The process that wrote what comes after the head died before it wrote the head.
 fn end_after_head(log: &File, length: u64, mut head: ChainHead) -> Result<ChainEnd, AuditError> {
     let size = usize::try_from(length - head.length).unwrap_or(usize::MAX);
-    if size > 2 * LONGEST_LINE {
+    if size > 2 * MAX_LINE {
         return end_without_head(log, length);
     }
     let bytes = read_at(log, head.length, size)?;
@@ -115,7 +115,7 @@ fn end_after_head(log: &File, length: u64, mut head: ChainHead) -> Result<ChainE
             // Somebody else wrote it. The chain goes on from what the head vouches for, so that `verify` tells.
             _ => {
                 return Ok(ChainEnd {
-                    recovery: Some(Recovery::HeadLost),
+                    recovery: Some(LogRecovery::HeadLost),
                     ..ChainEnd::at(head)
                 });
             }
@@ -144,7 +144,7 @@ fn end_without_head(log: &File, length: u64) -> Result<ChainEnd, AuditError> {
     });
     Ok(ChainEnd {
         torn,
-        recovery: Some(Recovery::HeadLost),
+        recovery: Some(LogRecovery::HeadLost),
         ..ChainEnd::at(head)
     })
 }
@@ -159,7 +159,7 @@ fn torn_tail(bytes: &[u8]) -> &[u8] {
 }
 
 fn read_tail(log: &File, length: u64) -> Result<Vec<u8>, FileError> {
-    let longest = u64::try_from(2 * LONGEST_LINE).unwrap_or(u64::MAX);
+    let longest = u64::try_from(2 * MAX_LINE).unwrap_or(u64::MAX);
     let size = length.min(longest);
     read_at(log, length - size, usize::try_from(size).unwrap_or(0))
 }

@@ -13,9 +13,9 @@ pub(super) const LOCK: &str = "audit.lock";
 pub(super) const GENESIS: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 const HASH_FIELD: &str = ",\"hash\":\"";
 const HASH_TAIL: &str = "\"}";
-const LARGEST_DATA: usize = 256 * 1024;
+const MAX_DATA: usize = 256 * 1024;
 /// More than any line that we write.
-pub(super) const LONGEST_LINE: usize = 4 * LARGEST_DATA;
+pub(super) const MAX_LINE: usize = 4 * MAX_DATA;
 
 /// The end of the log, as `audit.head` has it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -82,7 +82,7 @@ pub(super) fn line_after(
 
 fn bounded(data: &Value) -> Result<Value, serde_json::Error> {
     let text = serde_json::to_vec(data)?;
-    if text.len() <= LARGEST_DATA {
+    if text.len() <= MAX_DATA {
         return Ok(data.clone());
     }
     Ok(serde_json::json!({ "omitted_bytes": text.len(), "sha256": hex_sha256(&text) }))
@@ -109,7 +109,7 @@ pub(super) fn hex_sha256(bytes: &[u8]) -> String {
 }
 
 /// The event that stands for a torn line, by which `verify` recognises it.
-pub(super) fn recovered(what: super::Recovery, torn: &[u8]) -> AuditEvent {
+pub(super) fn recovered(what: super::LogRecovery, torn: &[u8]) -> AuditEvent {
     AuditEvent {
         event: RECOVERED.to_owned(),
         run: None,

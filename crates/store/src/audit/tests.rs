@@ -13,9 +13,9 @@ fn event(number: usize) -> AuditEvent {
     }
 }
 
-fn log_of(events: usize) -> (TestScratch, Audit, PathBuf) {
+fn log_of(events: usize) -> (TestScratch, AuditLog, PathBuf) {
     let scratch = TestScratch::new();
-    let audit = Audit::new(&scratch.state);
+    let audit = AuditLog::new(&scratch.state);
     for number in 0..events {
         assert_eq!(audit.append(&event(number)).unwrap(), None);
     }
@@ -23,7 +23,7 @@ fn log_of(events: usize) -> (TestScratch, Audit, PathBuf) {
     (scratch, audit, path)
 }
 
-fn bad_line(audit: &Audit) -> Option<u64> {
+fn bad_line(audit: &AuditLog) -> Option<u64> {
     let report = audit.verify().unwrap();
     assert_eq!(report.ok, report.first_bad.is_none());
     report.first_bad.map(|bad| bad.line)
@@ -115,7 +115,7 @@ fn a_line_cut_short_by_a_crash_is_recovered_and_is_no_tampering() {
             .unwrap();
         let report = audit.verify().unwrap();
         assert!(report.ok && report.torn == 1, "{report:?}");
-        assert_eq!(audit.append(&event(2)).unwrap(), Some(Recovery::TornLine));
+        assert_eq!(audit.append(&event(2)).unwrap(), Some(LogRecovery::TornLine));
         let report = audit.verify().unwrap();
         assert_eq!(
             report,
@@ -183,12 +183,12 @@ fn a_head_that_was_lost_or_cut_back_is_reported() {
     let (_scratch, audit, path) = log_of(3);
     fs::remove_file(head(&path)).unwrap();
     assert_eq!(bad_line(&audit), Some(4));
-    assert_eq!(audit.append(&event(3)).unwrap(), Some(Recovery::HeadLost));
+    assert_eq!(audit.append(&event(3)).unwrap(), Some(LogRecovery::HeadLost));
     assert_eq!(bad_line(&audit), Some(4));
     let (_scratch, audit, path) = log_of(3);
     fs::write(&path, "").unwrap();
     assert_eq!(bad_line(&audit), Some(1));
-    assert_eq!(audit.append(&event(3)).unwrap(), Some(Recovery::Truncated));
+    assert_eq!(audit.append(&event(3)).unwrap(), Some(LogRecovery::Truncated));
     assert_eq!(bad_line(&audit), Some(1));
 }
 
@@ -209,7 +209,7 @@ fn many_writers_make_one_chain() {
         for _ in 0..4 {
             let state = scratch.state.clone();
             scope.spawn(move || {
-                let audit = Audit::new(&state);
+                let audit = AuditLog::new(&state);
                 (0..25).for_each(|number| assert_eq!(audit.append(&event(number)).unwrap(), None));
             });
         }

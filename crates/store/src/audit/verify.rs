@@ -7,8 +7,8 @@ use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use super::append::{lock, open, read_head};
-use super::line::{self, ChainHead, HEAD, LOG, LONGEST_LINE};
-use super::{AuditError, AuditLine, Recovery};
+use super::line::{self, ChainHead, HEAD, LOG, MAX_LINE};
+use super::{AuditError, AuditLine, LogRecovery};
 use crate::StateDirectory;
 use crate::failure::{FailedCall, FileError};
 
@@ -53,7 +53,7 @@ impl AuditLines {
             return Ok(None);
         };
         let mut bytes = Vec::new();
-        let longest = u64::try_from(LONGEST_LINE).unwrap_or(u64::MAX);
+        let longest = u64::try_from(MAX_LINE).unwrap_or(u64::MAX);
         reader
             .take(longest)
             .read_until(b'\n', &mut bytes)
@@ -171,7 +171,7 @@ impl ChainCheck {
             .data
             .get("what")
             .and_then(|what| serde_json::from_value(what.clone()).ok());
-        if line.event == line::RECOVERED && says_so == Some(Recovery::HeadLost) {
+        if line.event == line::RECOVERED && says_so == Some(LogRecovery::HeadLost) {
             return self.bad(
                 number,
                 "`audit.head` was lost before it, so that nothing shows where the log ended",

@@ -12,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 use offleash_protocol::rename::{COPY, GONE, token};
 use rustix::io::Errno;
 
-use crate::node::{Node, NodeKind};
+use crate::node::{NodeKind, TreeNode};
 use crate::tree::node_at;
 
 /// Takes the names that are in the way only while something is renamed out of `names`, those in the directory `path`; answers
@@ -31,7 +31,7 @@ pub(super) fn take_out(path: &Path, upper: &OwnedFd, names: &mut Vec<PathBuf>) -
         };
         match (node, token_of(COPY, &name), token_of(GONE, &name)) {
             (
-                Some(Node {
+                Some(TreeNode {
                     kind: NodeKind::Directory,
                     ..
                 }),
@@ -39,7 +39,7 @@ pub(super) fn take_out(path: &Path, upper: &OwnedFd, names: &mut Vec<PathBuf>) -
                 _,
             ) => copies.push(token),
             (
-                Some(Node {
+                Some(TreeNode {
                     target: Some(target), ..
                 }),
                 _,

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Change, ChangeError, ChangeKind, UNFINISHED, renaming};
+use super::{ChangeError, ChangeKind, LayerChange, UNFINISHED, renaming};
 use crate::NodeKind;
 use crate::content::same_contents;
 use crate::failure::FileError;
 use crate::leads_out::{HostPath, leads_out};
-use crate::node::Node;
+use crate::node::TreeNode;
 use crate::overlay::{self, OverlayMarks};
 use crate::places::LayerPaths;
 use crate::protection::ProtectionRules;
@@ -34,7 +34,7 @@ pub(crate) fn changes_in_layer(
     protection: &ProtectionRules,
     applied: &LayerPaths,
     seen: &[HostPath],
-) -> Result<Vec<Change>, ChangeError> {
+) -> Result<Vec<LayerChange>, ChangeError> {
     let mut walk = ChangeWalk {
         layer,
         trees,
@@ -63,7 +63,7 @@ struct ChangeWalk<'a> {
     waiting: Vec<(PathBuf, bool)>,
     /// What got another name and is no more, though something of it may be left.
     gone: BTreeSet<PathBuf>,
-    found: Vec<Change>,
+    found: Vec<LayerChange>,
 }
 
 /// Names the path that an error is about.
@@ -121,7 +121,7 @@ impl ChangeWalk<'_> {
             Some(host) => node_at(host, name).map_err(at("examining", path))?,
             None => None,
         };
-        let marks = self.marks(path, upper, name, &Node::of(&stat))?;
+        let marks = self.marks(path, upper, name, &TreeNode::of(&stat))?;
         if overlay::is_whiteout_device(&stat) || marks.whiteout {
             return before.map_or(Ok(()), |before| self.deleted(path, before));
         }
@@ -149,7 +149,7 @@ impl ChangeWalk<'_> {
     }
 
     /// Only files and directories have attributes that a mount with `userxattr` sets.
-    fn marks(&self, path: &Path, upper: &OwnedFd, name: &OsStr, node: &Node) -> Result<OverlayMarks, ChangeError> {
+    fn marks(&self, path: &Path, upper: &OwnedFd, name: &OsStr, node: &TreeNode) -> Result<OverlayMarks, ChangeError> {
         if !matches!(node.kind, NodeKind::File | NodeKind::Directory) {
             return Ok(OverlayMarks::default());
         }
@@ -170,7 +170,7 @@ impl ChangeWalk<'_> {
         path: &Path,
         (upper, host): (&OwnedFd, Option<&OwnedFd>),
         name: &OsStr,
-        (before, after): (&Node, &Node),
+        (before, after): (&TreeNode, &TreeNode),
     ) -> Result<Option<ChangeKind>, ChangeError> {
         let mode = (before.mode != after.mode).then_some(ChangeKind::ModeChanged);
         match (after.kind, host) {
@@ -203,7 +203,7 @@ impl ChangeWalk<'_> {
         if gone.is_empty() {
             return Ok(());
         }
-        let is_gone = |change: &Change| change.path.ancestors().any(|path| gone.contains(path));
+        let is_gone = |change: &LayerChange| change.path.ancestors().any(|path| gone.contains(path));
         self.found
             .retain(|change| change.kind != ChangeKind::Deleted || !is_gone(change));
         let kept: BTreeSet<PathBuf> = self
@@ -224,14 +224,14 @@ impl ChangeWalk<'_> {
         }
         let deleted = std::mem::replace(&mut self.found, others);
         let deleted = deleted.into_iter().filter(|change| !kept.contains(&change.path));
-        self.found.extend(deleted.map(|change| Change {
+        self.found.extend(deleted.map(|change| LayerChange {
             protected: change.protected.or_else(|| Some(UNFINISHED.to_owned())),
             ..change
         }));
         Ok(())
     }
 
-    fn deleted(&mut self, path: &Path, before: Node) -> Result<(), ChangeError> {
+    fn deleted(&mut self, path: &Path, before: TreeNode) -> Result<(), ChangeError> {
         if before.is_directory() {
             self.deleted_beneath(path)?;
         }
@@ -267,14 +267,21 @@ impl ChangeWalk<'_> {
         }
     }
 
-    fn push(&mut self, path: &Path, kind: ChangeKind, before: Option<Node>, after: Option<Node>, marks: OverlayMarks) {
+    fn push(
+        &mut self,
+        path: &Path,
+        kind: ChangeKind,
+        before: Option<TreeNode>,
+        after: Option<TreeNode>,
+        marks: OverlayMarks,
+    ) {
         if self.applied.contains(&(self.layer, path.to_owned())) {
             return;
         }
         let target = after.as_ref().and_then(|node| node.target.as_ref());
         let leads_out = target.is_some_and(|target| leads_out(&self.trees.root, path, target, self.seen));
-        let becomes_directory = after.as_ref().is_some_and(Node::is_directory);
-        self.found.push(Change {
+        let becomes_directory = after.as_ref().is_some_and(TreeNode::is_directory);
+        self.found.push(LayerChange {
             layer: self.layer,
             path: path.to_owned(),
             kind,

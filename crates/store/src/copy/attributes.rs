@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::tree::magic_link;
 
 /// `XATTR_LIST_MAX` and `XATTR_SIZE_MAX`.
-const LONGEST: usize = 65_536;
+const MAX_LENGTH: usize = 65_536;
 
 /// Attributes that are part of what a sandbox wrote, or of what overlayfs noted. Others, such as labels, the kernel gives.
 const COPIED: [&[u8]; 4] = [
@@ -94,7 +94,7 @@ fn value(path: &PathBuf, name: &[u8]) -> Result<Vec<u8>, Errno> {
 }
 
 fn whole(read: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
-    for length in [256, LONGEST] {
+    for length in [256, MAX_LENGTH] {
         let mut buffer = vec![0_u8; length];
         match read(&mut buffer) {
             Ok(filled) => {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::*;
-use crate::reap::{Leftover, LeftoverFate, reap};
+use crate::reap::{LeftoverFate, LeftoverRun, reap};
 use crate::runs::{KEPT_TOMBSTONES, runs};
 use crate::testing::{TestScratch, chmod, fresh_id, paths, upper, whiteout, write};
 use crate::{LiveRun, NewRun};
@@ -72,9 +72,15 @@ fn runs_are_listed_with_their_states() {
     assert_eq!(states, [Running, Kept, Applied, Discarded, Damaged]);
     assert_eq!(kept.state().unwrap(), Kept);
     let id = damaged.id().clone();
-    assert!(matches!(Run::open(&scratch.state, &id), Err(RunError::Damaged { .. })));
-    Run::discard_damaged(&scratch.state, &id).unwrap();
-    assert!(matches!(Run::open(&scratch.state, &id), Err(RunError::NotFound { .. })));
+    assert!(matches!(
+        StoredRun::open(&scratch.state, &id),
+        Err(RunError::Damaged { .. })
+    ));
+    StoredRun::discard_damaged(&scratch.state, &id).unwrap();
+    assert!(matches!(
+        StoredRun::open(&scratch.state, &id),
+        Err(RunError::NotFound { .. })
+    ));
     drop(live);
 }
 
@@ -132,12 +138,12 @@ fn crashed_runs_are_finished_once_and_live_ones_left_alone() {
     let removed = untouched.run().id().clone();
     drop((with_changes, untouched));
     let expected = [
-        Leftover {
+        LeftoverRun {
             id: crashed.clone(),
             cgroups: cgroups.to_vec(),
             fate: LeftoverFate::Kept,
         },
-        Leftover {
+        LeftoverRun {
             id: removed,
             cgroups: Vec::new(),
             fate: LeftoverFate::Removed,
@@ -145,7 +151,7 @@ fn crashed_runs_are_finished_once_and_live_ones_left_alone() {
     ];
     assert_eq!(reap(&scratch.state).unwrap(), expected);
     assert_eq!(reap(&scratch.state).unwrap(), []);
-    let mut run = Run::open(&scratch.state, &crashed).unwrap();
+    let mut run = StoredRun::open(&scratch.state, &crashed).unwrap();
     assert_eq!(run.state().unwrap(), RunState::Crashed);
     assert_eq!(run.apply(&paths(&["f"])).unwrap().pending, 0);
     drop(alive);
@@ -256,7 +262,7 @@ fn the_record_of_a_run_that_goes_on_is_in_its_mark() {
     let first = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
     for length in first..=whole.len() {
         fs::write(mark(&scratch, &id), &whole[..length]).unwrap();
-        let run = Run::open(&scratch.state, &id).unwrap();
+        let run = StoredRun::open(&scratch.state, &id).unwrap();
         assert_eq!(run.command(), [Text::from("true")]);
         assert_eq!(run.file.cgroups.len(), usize::from(length == whole.len()), "{length}");
     }
@@ -274,11 +280,17 @@ fn a_crashed_run_that_is_applied_before_it_is_reaped_keeps_its_record() {
     write(upper(&live).join("a"), "x");
     write(upper(&live).join("b"), "x");
     drop(live);
-    let report = Run::open(&scratch.state, &id).unwrap().apply(&paths(&["a"])).unwrap();
+    let report = StoredRun::open(&scratch.state, &id)
+        .unwrap()
+        .apply(&paths(&["a"]))
+        .unwrap();
     assert_eq!(report.pending, 1);
     assert_eq!(entries(&scratch, "live"), 0);
     assert_eq!(runs(&scratch.state).unwrap()[0].state, RunState::Crashed);
-    assert_eq!(Run::open(&scratch.state, &id).unwrap().changes().unwrap().len(), 1);
+    assert_eq!(
+        StoredRun::open(&scratch.state, &id).unwrap().changes().unwrap().len(),
+        1
+    );
 }
 
 #[test]
@@ -292,7 +304,10 @@ fn a_run_of_an_earlier_version_is_finished() {
     fs::write(mark(&scratch, &id), "").unwrap();
     drop(live);
     assert_eq!(reap(&scratch.state).unwrap()[0].fate, LeftoverFate::Kept);
-    assert_eq!(Run::open(&scratch.state, &id).unwrap().changes().unwrap().len(), 1);
+    assert_eq!(
+        StoredRun::open(&scratch.state, &id).unwrap().changes().unwrap().len(),
+        1
+    );
 }
 
 #[test]
@@ -301,11 +316,11 @@ fn a_process_that_dies_frees_its_run_and_one_that_lives_does_not() {
     let live = scratch.start();
     let id = live.run().id().clone();
     assert!(matches!(
-        Run::open(&scratch.state, &id).unwrap().discard(),
+        StoredRun::open(&scratch.state, &id).unwrap().discard(),
         Err(RunError::Busy { .. })
     ));
     drop(live);
-    Run::open(&scratch.state, &id).unwrap().discard().unwrap();
+    StoredRun::open(&scratch.state, &id).unwrap().discard().unwrap();
     assert_eq!(entries(&scratch, "live"), 0);
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::testing::{TestScratch, chmod, is_root, set_attribute, upper, write};
-use crate::{LeftoverFate, LiveRun, NewRun, Run, RunError, RunState, reap, runs};
+use crate::{LeftoverFate, LiveRun, NewRun, RunError, RunState, StoredRun, reap, runs};
 
 /// What a run does.
 type Edit = fn(&LiveRun);
@@ -27,7 +27,7 @@ fn run_untouched(scratch: &TestScratch) {
 }
 
 fn tend(scratch: &TestScratch) {
-    let mut tending = Tending::new(&scratch.state);
+    let mut tending = SpareMaintenance::new(&scratch.state);
     while tending.step() {}
 }
 
@@ -78,7 +78,14 @@ fn a_directory_is_left_tended_and_taken() {
     write(upper(&live).join("f"), "x");
     let run = live.finish().unwrap().run.unwrap();
     assert_eq!(run.changes().unwrap().len(), 1);
-    assert_eq!(Run::open(&scratch.state, run.id()).unwrap().changes().unwrap().len(), 1);
+    assert_eq!(
+        StoredRun::open(&scratch.state, run.id())
+            .unwrap()
+            .changes()
+            .unwrap()
+            .len(),
+        1
+    );
     assert_eq!(spares(&scratch), ["used-0"]);
 }
 
@@ -275,7 +282,7 @@ fn many_at_once_never_share_a_directory() {
     assert!(spares(&scratch).len() <= 2 * SLOTS);
     let mut seen = BTreeSet::new();
     for listing in listed {
-        for change in Run::open(&scratch.state, &listing.id).unwrap().changes().unwrap() {
+        for change in StoredRun::open(&scratch.state, &listing.id).unwrap().changes().unwrap() {
             assert!(
                 seen.insert(change.path.clone()),
                 "{} is in two runs",
@@ -289,7 +296,7 @@ fn many_at_once_never_share_a_directory() {
 fn one_that_is_tended_is_left_to_who_does() {
     let scratch = TestScratch::new();
     run_untouched(&scratch);
-    let mut first = Tending::new(&scratch.state);
+    let mut first = SpareMaintenance::new(&scratch.state);
     assert!(first.step());
     tend(&scratch);
     assert_eq!(spares(&scratch), ["used-0"]);
@@ -302,7 +309,7 @@ fn tending_that_was_killed_is_gone_on_with() {
     let scratch = TestScratch::new();
     for steps in 0..UNMAKE_STEPS + 5 {
         run_untouched(&scratch);
-        let mut killed = Tending::new(&scratch.state);
+        let mut killed = SpareMaintenance::new(&scratch.state);
         for _ in 0..steps {
             killed.step();
         }
@@ -376,7 +383,7 @@ fn who_looks_at_a_run_that_ends_is_not_shown_another() {
     let scratch = TestScratch::new();
     let live = scratch.start();
     mount(&live);
-    let seen = Run::open(&scratch.state, live.run().id()).unwrap();
+    let seen = StoredRun::open(&scratch.state, live.run().id()).unwrap();
     live.finish().unwrap();
     tend(&scratch);
     let other = scratch.start();

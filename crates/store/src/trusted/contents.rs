@@ -6,14 +6,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::rc::Rc;
 
-use offleash_core::trusted::{Contents, GIT_HOOKS, GitNames, Named, git_names, named_programs, words};
+use offleash_core::trusted::{GIT_HOOKS, GitNames, NamedTarget, TrustedContents, git_names, named_programs, words};
 
 use super::LayerPath;
 use super::follow::{TrustFollower, TrustReason};
 use crate::node::NodeKind;
 
 /// How many words of one command line are looked at.
-const MOST_WORDS: usize = 1000;
+const MAX_WORDS: usize = 1000;
 
 /// Where a configuration of git stands, and where what it names is looked for.
 struct ConfigPlace<'a> {
@@ -31,30 +31,30 @@ impl TrustFollower<'_> {
     /// Reads a trusted file, if it may name something.
     pub(super) fn read(&mut self, at: &LayerPath, by: &TrustReason, turns: usize) {
         let (contents, directory) = match by {
-            TrustReason::Name { name, directory } => (Contents::of(&self.whole_name(name)), directory.clone()),
+            TrustReason::Name { name, directory } => (TrustedContents::of(&self.whole_name(name)), directory.clone()),
             TrustReason::Said {
                 configures: Some(directory),
                 ..
-            } => (Some(Contents::GitConfig), directory.clone()),
+            } => (Some(TrustedContents::GitConfig), directory.clone()),
             TrustReason::Said { configures: None, .. } => (None, at.parent()),
         };
         let Some(contents) = contents else { return };
         for text in self.forms.contents(at) {
             match (&text, contents) {
-                (Ok(text), Contents::GitConfig) => self.git_config(at, by, &directory, text, turns),
-                (Ok(text), Contents::GitFile) => {
+                (Ok(text), TrustedContents::GitConfig) => self.git_config(at, by, &directory, text, turns),
+                (Ok(text), TrustedContents::GitFile) => {
                     if let Some(target) = text.strip_prefix(b"gitdir:") {
                         self.repository(at, &directory, target.trim_ascii(), turns);
                     }
                 }
-                (Ok(text), Contents::GitCommon) => self.repository(at, &directory, text.trim_ascii(), turns),
-                (Ok(text), Contents::Settings(form)) => {
+                (Ok(text), TrustedContents::GitCommon) => self.repository(at, &directory, text.trim_ascii(), turns),
+                (Ok(text), TrustedContents::Settings(form)) => {
                     for (key, value) in named_programs(form, text) {
                         let why = format!("`{key}` in `{}` leads here", self.shown(at)).into();
                         self.command(&value, &why, &[directory.clone(), at.parent()]);
                     }
                 }
-                (Err(why), Contents::GitConfig) => {
+                (Err(why), TrustedContents::GitConfig) => {
                     let shown = self.shown(at);
                     let why = format!("`{shown}` cannot be read ({why}), so that what it names is not known").into();
                     self.mark(&directory, &why);
@@ -96,7 +96,7 @@ impl TrustFollower<'_> {
 
     fn git_settings(&mut self, mut standing: ConfigPlace<'_>, settings: &[GitNames]) {
         for setting in settings {
-            if let Named::Worktree(path) = &setting.what {
+            if let NamedTarget::Worktree(path) = &setting.what {
                 for around in standing.around.clone() {
                     standing.bases.extend(self.way(&around, path).ends);
                 }
@@ -109,8 +109,8 @@ impl TrustFollower<'_> {
         for setting in settings {
             let why: Rc<str> = format!("`{}` in `{}` leads here", setting.key, standing.shown).into();
             match &setting.what {
-                Named::Worktree(_) => {}
-                Named::Include(path) => {
+                NamedTarget::Worktree(_) => {}
+                NamedTarget::Include(path) => {
                     let by = TrustReason::Said {
                         why,
                         configures: Some(standing.directory.clone()),
@@ -122,12 +122,12 @@ impl TrustFollower<'_> {
                     };
                     self.lead_from(from, path, &by, standing.turns + 1);
                 }
-                Named::Hooks(path) => self.hooks(path, &why, &standing),
-                Named::Path(path) => {
+                NamedTarget::Hooks(path) => self.hooks(path, &why, &standing),
+                NamedTarget::Path(path) => {
                     let by = TrustReason::Said { why, configures: None };
                     self.lead_from(&standing.bases, path, &by, standing.turns + 1);
                 }
-                Named::Command(text) => self.command(text, &why, &standing.bases),
+                NamedTarget::Command(text) => self.command(text, &why, &standing.bases),
             }
         }
     }
@@ -172,7 +172,7 @@ impl TrustFollower<'_> {
             why: why.clone(),
             configures: None,
         };
-        for word in words(text).take(MOST_WORDS) {
+        for word in words(text).take(MAX_WORDS) {
             let whole = self.expanded(word);
             // What follows a variable may belong to any of them.
             let relative = word.strip_prefix(b"/").unwrap_or(word);

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use offleash_core::protected::{folded_names, leads_to_protected};
 use offleash_core::text::Text;
-use offleash_core::trusted::Contents;
+use offleash_core::trusted::TrustedContents;
 
 use super::forms::{EntryForms, lexical, names_of};
 use super::marks::MarkTree;
@@ -17,14 +17,14 @@ use crate::change::shown_path;
 use crate::node::NodeKind;
 
 /// How many names of links and settings are walked, in all.
-const MOST_STEPS: usize = 200_000;
+const MAX_STEPS: usize = 200_000;
 /// How many entries are looked at by names of their own: those above protected names, and files of repositories. All others are
 /// looked at once.
-const MOST_NAMED: usize = if cfg!(test) { 1000 } else { 10_000 };
+const MAX_NAMED: usize = if cfg!(test) { 1000 } else { 10_000 };
 /// As the kernel has it: links on the way of one name (path_resolution(7)).
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 /// How often one of those may go on where a link, a file of a repository or an include leads.
-const MOST_TURNS: usize = 5;
+const MAX_TURNS: usize = 5;
 
 /// What holds no repository in a repository.
 const DATA_OF_GIT: [&str; 5] = ["objects", "refs", "logs", "info", "lfs"];
@@ -53,7 +53,7 @@ struct FollowTask {
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct SeenEntry {
     at: LayerPath,
-    contents: Option<Contents>,
+    contents: Option<TrustedContents>,
     name: Option<LayerPath>,
     directory: Option<LayerPath>,
 }
@@ -127,23 +127,23 @@ impl<'a> TrustFollower<'a> {
     }
 
     fn is_too_much(&self) -> bool {
-        self.steps >= MOST_STEPS || self.named >= MOST_NAMED
+        self.steps >= MAX_STEPS || self.named >= MAX_NAMED
     }
 
     /// Whether another name may be walked.
     fn step(&mut self) -> bool {
         self.steps = self.steps.saturating_add(1);
-        self.steps < MOST_STEPS
+        self.steps < MAX_STEPS
     }
 
     pub(super) fn push(&mut self, at: LayerPath, by: TrustReason, turns: usize) {
         // What is protected as a whole is looked at once, whatever it is called.
         let (contents, name, runs_in) = match &by {
             TrustReason::Name { name, directory } => {
-                let contents = Contents::of(&self.whole_name(name));
+                let contents = TrustedContents::of(&self.whole_name(name));
                 let is_gits = matches!(
                     contents,
-                    Some(Contents::GitConfig | Contents::GitFile | Contents::GitCommon)
+                    Some(TrustedContents::GitConfig | TrustedContents::GitFile | TrustedContents::GitCommon)
                 );
                 let named = (is_gits || self.is_above_protected(name)).then(|| (name.clone(), directory.clone()));
                 let (name, directory) = named.unzip();
@@ -152,7 +152,7 @@ impl<'a> TrustFollower<'a> {
             TrustReason::Said { configures, .. } => (None, None, configures.clone()),
         };
         let is_named = runs_in.is_some();
-        if is_named && (turns > MOST_TURNS || self.is_too_much()) {
+        if is_named && (turns > MAX_TURNS || self.is_too_much()) {
             return;
         }
         self.named += usize::from(is_named);
@@ -214,7 +214,7 @@ impl<'a> TrustFollower<'a> {
                     let is_above = self.is_above_protected(name);
                     (
                         is_above || self.is_protected(name),
-                        Contents::of(&self.whole_name(name)).is_some(),
+                        TrustedContents::of(&self.whole_name(name)).is_some(),
                     )
                 }
                 TrustReason::Said { .. } => (true, false),
@@ -304,7 +304,7 @@ impl<'a> TrustFollower<'a> {
                 };
                 // Each copies what is left.
                 self.steps = self.steps.saturating_add(left.len() / 8);
-                if links >= MOST_LINKS || !seen.insert((next.clone(), left.clone(), target.clone())) {
+                if links >= MAX_LINKS || !seen.insert((next.clone(), left.clone(), target.clone())) {
                     continue;
                 }
                 if !way.links.contains(&next) {

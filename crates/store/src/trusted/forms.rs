@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use super::{LayerPath, TrustSurroundings};
-use crate::change::Change;
-use crate::node::{Node, NodeKind};
+use crate::change::LayerChange;
+use crate::node::{NodeKind, TreeNode};
 use crate::tree::entries_in;
 
 /// The longest file of settings that is read.
-const LONGEST_FILE: u64 = 4 << 20;
+const MAX_FILE: u64 = 4 << 20;
 
 /// The entries of all layers.
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +48,7 @@ impl<'a> EntryForms<'a> {
     }
 
     /// What is there: of the host's, and of the run's if that changed it.
-    pub(super) fn of(&self, place: &LayerPath) -> impl Iterator<Item = Node> + use<> {
+    pub(super) fn of(&self, place: &LayerPath) -> impl Iterator<Item = TreeNode> + use<> {
         let host = self.around.trees.get(place.layer);
         // What is reached through a link or a mount is no part of the layer.
         let host = host.and_then(|trees| trees.host.node(&place.path).ok().flatten());
@@ -98,14 +98,15 @@ impl<'a> EntryForms<'a> {
         opened.filter_map(read).collect()
     }
 
-    fn changed(&self, place: &LayerPath) -> Option<&'a Change> {
+    fn changed(&self, place: &LayerPath) -> Option<&'a LayerChange> {
         let changes = self.around.changes;
-        let key = |change: &Change| (change.layer, change.path.as_path()).cmp(&(place.layer, place.path.as_path()));
+        let key =
+            |change: &LayerChange| (change.layer, change.path.as_path()).cmp(&(place.layer, place.path.as_path()));
         let index = changes.binary_search_by(key).ok()?;
         changes.get(index)
     }
 
-    fn changes_beneath(&self, place: &LayerPath) -> &'a [Change] {
+    fn changes_beneath(&self, place: &LayerPath) -> &'a [LayerChange] {
         let changes = self.around.changes;
         let key = (place.layer, place.path.as_path());
         let first = changes.partition_point(|change| (change.layer, change.path.as_path()) < key);
@@ -123,9 +124,9 @@ fn read(opened: Result<File, Errno>) -> Option<Result<Vec<u8>, String>> {
         Err(error) => return Some(Err(error.to_string())),
     };
     let mut bytes = Vec::new();
-    Some(match file.take(LONGEST_FILE + 1).read_to_end(&mut bytes) {
+    Some(match file.take(MAX_FILE + 1).read_to_end(&mut bytes) {
         Err(error) => Err(error.to_string()),
-        Ok(_) if bytes.len() as u64 > LONGEST_FILE => Err(format!("longer than {} MiB", LONGEST_FILE >> 20)),
+        Ok(_) if bytes.len() as u64 > MAX_FILE => Err(format!("longer than {} MiB", MAX_FILE >> 20)),
         Ok(_) => Ok(bytes),
     })
 }

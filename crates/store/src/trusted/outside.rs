@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use offleash_core::protected::protected_non_directory_rule;
 use offleash_core::text::Text;
-use offleash_core::trusted::{GitNames, Named, git_names};
+use offleash_core::trusted::{GitNames, NamedTarget, git_names};
 use rustix::fs::{Mode, OFlags};
 
 use super::forms::lexical;
@@ -18,10 +18,10 @@ use crate::node::NodeKind;
 use crate::tree::{entries_in, reopen};
 
 const SYSTEM: &str = "/etc/gitconfig";
-const MOST_FILES: usize = 32;
-const LONGEST_FILE: u64 = 1 << 20;
+const MAX_FILES: usize = 32;
+const MAX_FILE: u64 = 1 << 20;
 /// How many names of a home directory are looked at.
-const MOST_NAMES: usize = 10_000;
+const MAX_NAMES: usize = 10_000;
 
 /// The files that git reads in every repository, and those that they include, with what they name.
 pub(super) fn configuration(home: Option<&Path>) -> Vec<(Text, Vec<GitNames>)> {
@@ -33,13 +33,13 @@ pub(super) fn configuration(home: Option<&Path>) -> Vec<(Text, Vec<GitNames>)> {
     let mut seen = HashSet::new();
     let mut found = Vec::new();
     while let Some(path) = waiting.pop() {
-        if found.len() >= MOST_FILES || !seen.insert(path.clone()) {
+        if found.len() >= MAX_FILES || !seen.insert(path.clone()) {
             continue;
         }
         let Some(text) = read(&path) else { continue };
         let mut names = git_names(&text);
         for name in &mut names {
-            if let Named::Include(included) = &mut name.what {
+            if let NamedTarget::Include(included) = &mut name.what {
                 let absolute = absolute(included, &path, home);
                 *included = absolute.as_os_str().as_bytes().to_vec();
                 waiting.push(absolute);
@@ -67,7 +67,7 @@ fn read(path: &Path) -> Option<Vec<u8>> {
     }
     let file = File::from(reopen(&place, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY).ok()?);
     let mut text = Vec::new();
-    file.take(LONGEST_FILE).read_to_end(&mut text).ok()?;
+    file.take(MAX_FILE).read_to_end(&mut text).ok()?;
     Some(text)
 }
 
@@ -81,7 +81,7 @@ pub(super) fn links(home: &Path) -> Vec<(Text, PathBuf, String)> {
             continue;
         };
         let entries = entries_in(&opened).unwrap_or_default();
-        for (name, kind) in entries.into_iter().take(MOST_NAMES) {
+        for (name, kind) in entries.into_iter().take(MAX_NAMES) {
             let inner = below.join(&name);
             let rule = protected_non_directory_rule(inner.as_os_str().as_bytes());
             let (NodeKind::Symlink, Some(rule)) = (kind, rule) else {

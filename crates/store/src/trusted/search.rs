@@ -13,7 +13,7 @@ use crate::protection::ProtectionRules;
 use crate::tree::entries_in;
 
 /// How many entries of a workspace are looked at, those nearest to its top first.
-const MOST_ENTRIES: usize = 500_000;
+const MAX_ENTRIES: usize = 500_000;
 
 /// Where protected names begin on the host (`.git`, `.envrc`, `.config`), and links that the owner's own patterns protect.
 ///
@@ -26,7 +26,7 @@ pub(crate) fn search(trees: &[LayerTrees], protection: &ProtectionRules) -> Vec<
         return found;
     };
     let mut waiting = VecDeque::from([PathBuf::new()]);
-    let mut left = MOST_ENTRIES;
+    let mut left = MAX_ENTRIES;
     while let Some(path) = waiting.pop_front() {
         let listed = workspace
             .host
@@ -57,7 +57,7 @@ pub(crate) fn search(trees: &[LayerTrees], protection: &ProtectionRules) -> Vec<
 }
 
 /// How many protected names of one path are looked at: it can be made of nothing else.
-const MOST_IN_A_PATH: usize = 16;
+const MAX_IN_A_PATH: usize = 16;
 
 fn is_repository(name: &Path) -> bool {
     let names = folded_names(name.as_os_str().as_bytes());
@@ -78,7 +78,7 @@ pub(super) fn changed(around: TrustSurroundings<'_>) -> Vec<LayerPath> {
         }
         let names: Vec<_> = change.path.components().collect();
         let begins = (0..names.len()).filter(|index| may_begin(names[*index].as_os_str().as_bytes()));
-        for index in begins.take(MOST_IN_A_PATH) {
+        for index in begins.take(MAX_IN_A_PATH) {
             found.insert((change.layer, names[..=index].iter().collect()));
         }
     }

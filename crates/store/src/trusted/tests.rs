@@ -2,11 +2,11 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use crate::Run;
+use crate::StoredRun;
 use crate::testing::{TestScratch, all, applied, chmod, is_root, named, upper, write};
 
 /// The changes that are held back, and why.
-fn held_back(run: &Run) -> Vec<(String, String)> {
+fn held_back(run: &StoredRun) -> Vec<(String, String)> {
     let changes = run.changes().unwrap();
     let held = changes.into_iter().filter_map(|change| {
         let path = change.path.to_str().unwrap().to_owned();
@@ -20,7 +20,7 @@ fn paths(held: &[(String, String)]) -> Vec<&str> {
 }
 
 /// A run that wrote these files in a workspace that was furnished like this.
-fn wrote(scratch: &TestScratch, files: &[&str]) -> Run {
+fn wrote(scratch: &TestScratch, files: &[&str]) -> StoredRun {
     scratch.ran(|upper| {
         for file in files {
             write(upper.join(file), "changed");

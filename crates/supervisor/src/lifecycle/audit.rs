@@ -5,7 +5,7 @@ mod network;
 use offleash_core::id::RunId;
 use offleash_core::record::RunRecord;
 use offleash_core::text::Text;
-use offleash_store::{ApplyReport, Audit, AuditEvent, Leftover, LeftoverFate, StateDirectory};
+use offleash_store::{ApplyReport, AuditEvent, AuditLog, LeftoverFate, LeftoverRun, StateDirectory};
 use serde_json::{Value, json};
 
 use super::ManagerError;
@@ -17,7 +17,7 @@ fn append(state: &StateDirectory, event: &str, run: &RunId, data: Value) -> Resu
         data,
     };
     // A torn last line is noted in the log itself.
-    Audit::new(state).append(&event)?;
+    AuditLog::new(state).append(&event)?;
     Ok(())
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn ended(state: &StateDirectory, record: &RunRecord) -> Result<(), Ma
 }
 
 /// A run's process died, and what it left was cleaned up.
-pub(crate) fn crashed(state: &StateDirectory, leftover: &Leftover) -> Result<(), ManagerError> {
+pub(crate) fn crashed(state: &StateDirectory, leftover: &LeftoverRun) -> Result<(), ManagerError> {
     let fate = match &leftover.fate {
         LeftoverFate::Removed => "it had changed nothing and was removed",
         LeftoverFate::Kept => "its changes are kept",

@@ -4,7 +4,7 @@ use std::io;
 
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::level::Level;
-use offleash_core::network::Publish;
+use offleash_core::network::PublishRule;
 use offleash_core::network::upstream_proxy::ProxyError;
 use offleash_core::plan::UnknownUser;
 use offleash_gateway::TrustError;
@@ -81,7 +81,7 @@ pub enum ManagerError {
     #[error("cannot publish port {} at {}:{} (`--publish`)", asked.port, asked.address, asked.host_port)]
     Publish {
         /// What was asked for.
-        asked: Publish,
+        asked: PublishRule,
         /// Why.
         source: io::Error,
     },

@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::time::Instant;
 
 use offleash_core::plan::Plan;
-use offleash_core::record::{Denial, Outcome};
+use offleash_core::record::{DenialRecord, Outcome};
 use offleash_gateway::Account;
-use offleash_isolation::sandbox::Enforcement;
+use offleash_isolation::sandbox::EnforcementReport;
 
 use super::making::SandboxSetup;
 use super::report::{RecordFacts, all_hits, limit_outcome};
@@ -18,10 +18,10 @@ use crate::service::message::{EndReason, Ended};
 pub(crate) struct KeptSandbox<'a> {
     pub(crate) setup: SandboxSetup,
     pub(crate) command: Vec<OsString>,
-    pub(crate) enforcement: Enforcement,
+    pub(crate) enforcement: EnforcementReport,
     pub(crate) began: Instant,
     pub(crate) ended: &'a Ended,
-    pub(crate) denials: Vec<Denial>,
+    pub(crate) denials: Vec<DenialRecord>,
     pub(crate) account: Option<Account>,
 }
 

@@ -3,13 +3,13 @@
 use std::os::fd::OwnedFd;
 
 use offleash_core::id::RunId;
-use offleash_core::level::{Degrade, Level, LevelChoice};
-use offleash_core::plan::{Plan, User};
-use offleash_core::spec::{Access, IdChoice, MountSpec, RootChoice, SandboxSpec};
+use offleash_core::level::{DegradeMode, Level, LevelChoice};
+use offleash_core::plan::{Plan, SandboxUser};
+use offleash_core::spec::{IdChoice, MountAccess, MountSpec, RootChoice, SandboxSpec};
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::process::ProcessBackend;
 use offleash_isolation::process_landlock::ProcessLandlockBackend;
-use offleash_isolation::sandbox::{Backend, Ids, Leftovers, Sandbox};
+use offleash_isolation::sandbox::{Backend, LeftoverKeeper, Sandbox, SandboxIds};
 use offleash_sys::process::is_root;
 
 use super::ManagerError;
@@ -74,7 +74,7 @@ impl ChosenLevel {
             return Err(IsolationError::Unsupported { level, operation }.into());
         }
         // Files of an ordinary user are the superuser's where there are two, and the usual user could not change them.
-        let is_written = |mount: &MountSpec| mount.access == Access::Rw;
+        let is_written = |mount: &MountSpec| mount.access == MountAccess::Rw;
         let shares_files = spec.workspace.is_some() || spec.mounts.iter().any(is_written);
         let wants_range = is_root() || !shares_files;
         if has_own_root && spec.ids.is_none() && wants_range {
@@ -115,7 +115,7 @@ impl ChosenLevel {
     pub(crate) fn create(
         &mut self,
         plan: &mut Plan,
-        leftovers: &mut dyn Leftovers,
+        leftovers: &mut dyn LeftoverKeeper,
     ) -> Result<Box<dyn Sandbox>, ManagerError> {
         plan.level = self.level;
         match self.backend.create(plan, leftovers) {
@@ -144,15 +144,15 @@ impl ChosenLevel {
     }
 }
 
-fn ids_of(spec: &SandboxSpec, id: &RunId, choice: IdChoice) -> Ids {
+fn ids_of(spec: &SandboxSpec, id: &RunId, choice: IdChoice) -> SandboxIds {
     let first = offleash_planner::first_user(&spec.root, choice).ids();
     let users = offleash_planner::users(&spec.root, choice);
-    Ids {
+    SandboxIds {
         sandbox: id.clone(),
         choice,
         uid: first.uid,
         gid: first.gid,
-        worker: users.first().map_or(first, User::ids),
+        worker: users.first().map_or(first, SandboxUser::ids),
         descent: spec.descent,
     }
 }
@@ -160,7 +160,7 @@ fn ids_of(spec: &SandboxSpec, id: &RunId, choice: IdChoice) -> Ids {
 /// What the owner accepts when user namespaces are forbidden: only what he named, or allowed by `degrade`.
 fn fallback(spec: &SandboxSpec) -> Option<Level> {
     let is_possible = spec.root == RootChoice::System;
-    let is_allowed = is_possible && spec.level == LevelChoice::Auto && spec.degrade == Degrade::Allow;
+    let is_allowed = is_possible && spec.level == LevelChoice::Auto && spec.degrade == DegradeMode::Allow;
     let level = Level::ProcessLandlock;
     (is_allowed && spec.min_level.is_none_or(|floor| floor <= level)).then_some(level)
 }
@@ -179,14 +179,14 @@ mod tests {
         };
         let (auto, exactly) = (LevelChoice::Auto, LevelChoice::Exactly(Level::Process));
         for (spec, expected) in [
-            (spec(auto, Degrade::Refuse, None), None),
-            (spec(auto, Degrade::Allow, None), Some(Level::ProcessLandlock)),
+            (spec(auto, DegradeMode::Refuse, None), None),
+            (spec(auto, DegradeMode::Allow, None), Some(Level::ProcessLandlock)),
             (
-                spec(auto, Degrade::Allow, Some(Level::ProcessLandlock)),
+                spec(auto, DegradeMode::Allow, Some(Level::ProcessLandlock)),
                 Some(Level::ProcessLandlock),
             ),
-            (spec(auto, Degrade::Allow, Some(Level::Process)), None),
-            (spec(exactly, Degrade::Allow, None), None),
+            (spec(auto, DegradeMode::Allow, Some(Level::Process)), None),
+            (spec(exactly, DegradeMode::Allow, None), None),
         ] {
             assert_eq!(fallback(&spec), expected, "{spec:?}");
         }

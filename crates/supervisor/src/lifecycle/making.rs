@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 use offleash_core::id::RunId;
 use offleash_core::level::Level;
-use offleash_core::plan::{Entry, Environment, Node, Plan};
-use offleash_core::spec::{Access, Descent, SandboxSpec};
+use offleash_core::plan::{Environment, Plan, PlanEntry, PlanNode};
+use offleash_core::spec::{MountAccess, SandboxSpec, ZygoteRole};
 use offleash_core::text::Text;
 use offleash_gateway::{Gateway, Trust};
 use offleash_isolation::guest_image;
-use offleash_isolation::sandbox::{Enforcement, Leftovers, Sandbox};
-use offleash_store::{HostIdentity, HostPath, LiveRun, NewRun, StateDirectory, Tending};
+use offleash_isolation::sandbox::{EnforcementReport, LeftoverKeeper, Sandbox};
+use offleash_store::{HostIdentity, HostPath, LiveRun, NewRun, SpareMaintenance, StateDirectory};
 
 use super::level::ChosenLevel;
 use super::network::{self, Outside};
@@ -25,7 +25,7 @@ use super::published::PublishedPorts;
 use super::secrets;
 use super::{ManagerError, OwnRoot, open_state, this_host};
 use crate::service::zygote;
-use offleash_planner::{self, ExecBasis, Host, PlanError};
+use offleash_planner::{self, ExecBasis, PlanError, PlanningHost};
 
 /// A sandbox that is to be made, for whoever asked.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl<'a> PlannedCommand<'a> {
     fn resolve(
         self,
         spec: &SandboxSpec,
-        host: &Host,
+        host: &PlanningHost,
         id: RunId,
         directory: &Path,
     ) -> Result<(Plan, ExecBasis), PlanError> {
@@ -119,13 +119,13 @@ pub(crate) struct SandboxMaking<'a> {
     launch: LaunchSpec<'a>,
     chosen: ChosenLevel,
     state: StateDirectory,
-    host: Host,
+    host: PlanningHost,
 }
 
 /// A sandbox that can be made.
 #[derive(Debug)]
 pub(crate) struct PlannedSandbox {
-    host: Host,
+    host: PlanningHost,
     plan: Plan,
     basis: ExecBasis,
     own_root: Option<OwnRoot>,
@@ -138,7 +138,7 @@ pub(crate) struct SandboxSetup {
     pub(crate) spec: SandboxSpec,
     pub(crate) chosen: ChosenLevel,
     pub(crate) state: StateDirectory,
-    pub(crate) host: Host,
+    pub(crate) host: PlanningHost,
     /// As it was carried out.
     pub(crate) plan: Plan,
     /// What its commands start from.
@@ -158,7 +158,7 @@ pub(crate) struct HeldSandbox {
     pub(crate) running: RunningSandbox,
     pub(crate) setup: SandboxSetup,
     /// What can be done for later runs while this one waits.
-    pub(crate) tending: Tending,
+    pub(crate) tending: SpareMaintenance,
 }
 
 /// What there is of a sandbox while it runs.
@@ -203,7 +203,7 @@ impl<'a> SandboxMaking<'a> {
     /// When the level is not to be had, or the state directory cannot be used.
     pub(crate) fn begin(mut launch: LaunchSpec<'a>) -> Result<Self, ManagerError> {
         let mut chosen = choose(&mut launch)?;
-        if let (Descent::Below(zygote), true) = (launch.spec.descent, launch.wants_copy) {
+        if let (ZygoteRole::Below(zygote), true) = (launch.spec.descent, launch.wants_copy) {
             // Otherwise it is asked for when it is to come in.
             let _asked = zygote::connect(zygote).map(|socket| chosen.ask_for_copy(socket));
         }
@@ -242,7 +242,7 @@ impl<'a> SandboxMaking<'a> {
         let LaunchSpec { spec, id, .. } = &self.launch;
         let trust = network::trust(&spec.network)?;
         let own_root = OwnRoot::ready(spec, self.chosen.ids(), &self.host.state_directory, id)?;
-        let mut host = Host {
+        let mut host = PlanningHost {
             ids: self.chosen.ids(),
             base: own_root.as_ref().map(OwnRoot::parts).transpose()?,
             trust: trust.as_deref().map(network::stores),
@@ -336,8 +336,8 @@ impl<'a> SandboxMaking<'a> {
 fn choose(launch: &mut LaunchSpec<'_>) -> Result<ChosenLevel, ManagerError> {
     let chosen = ChosenLevel::prepare(&launch.spec, &launch.id);
     match launch.spec.descent {
-        Descent::Below(_) if chosen.is_err() => {
-            launch.spec.descent = Descent::Alone;
+        ZygoteRole::Below(_) if chosen.is_err() => {
+            launch.spec.descent = ZygoteRole::Alone;
             ChosenLevel::prepare(&launch.spec, &launch.id)
         }
         _ => chosen,
@@ -347,7 +347,7 @@ fn choose(launch: &mut LaunchSpec<'_>) -> Result<ChosenLevel, ManagerError> {
 /// What the gateway has and the sandbox has not.
 fn outside(
     spec: &SandboxSpec,
-    host: &Host,
+    host: &PlanningHost,
     plan: &Plan,
     basis: &ExecBasis,
     trust: Option<Arc<Trust>>,
@@ -365,7 +365,7 @@ fn outside(
 
 impl SandboxSetup {
     /// Makes the sandbox and starts its gateway; while there is nothing to do, `tending` goes on.
-    fn start(&mut self, tending: &mut Tending) -> Result<RunningSandbox, ManagerError> {
+    fn start(&mut self, tending: &mut SpareMaintenance) -> Result<RunningSandbox, ManagerError> {
         let Self {
             spec,
             chosen,
@@ -389,7 +389,7 @@ impl SandboxSetup {
     }
 
     /// What is enforced, and what was asked for and is not.
-    pub(crate) fn enforcement(&self, sandbox: &dyn Sandbox) -> Enforcement {
+    pub(crate) fn enforcement(&self, sandbox: &dyn Sandbox) -> EnforcementReport {
         let mut enforcement = sandbox.enforcement().clone();
         if let Some(reason) = self.chosen.fallen() {
             enforcement.lacks("level", reason);
@@ -417,7 +417,7 @@ fn guest_of_all(live: &LiveRun, id: &RunId) -> Option<PathBuf> {
 }
 
 /// The run as the store is to know it.
-fn new_run(spec: &SandboxSpec, command: &[OsString], plan: &Plan, host: &Host) -> NewRun {
+fn new_run(spec: &SandboxSpec, command: &[OsString], plan: &Plan, host: &PlanningHost) -> NewRun {
     let mut layers: Vec<(usize, PathBuf)> = plan.entries.iter().filter_map(numbered_layer).collect();
     layers.sort();
     NewRun {
@@ -438,10 +438,10 @@ fn host_paths(plan: &Plan) -> Vec<HostPath> {
     let known = |found: &[HostPath], path: &Path| found.iter().any(|known| path.starts_with(known.path.as_path()));
     for entry in &plan.entries {
         let is_seen = match &entry.node {
-            Node::Bind { source, access } => *access == Access::Ro && *source == entry.target,
-            Node::Base { lower, .. } => *lower == entry.target && *lower != Path::new("/"),
+            PlanNode::Bind { source, access } => *access == MountAccess::Ro && *source == entry.target,
+            PlanNode::Base { lower, .. } => *lower == entry.target && *lower != Path::new("/"),
             // `/bin` is `usr/bin`.
-            Node::Symlink { to } => {
+            PlanNode::Symlink { to } => {
                 let parent = entry.target.parent().unwrap_or(Path::new("/"));
                 !to.components().any(|name| name == Component::ParentDir) && known(&found, &parent.join(to))
             }
@@ -459,9 +459,9 @@ fn host_paths(plan: &Plan) -> Vec<HostPath> {
 
 /// The number of an overlay's layer, the workspace's first, and the directory that it lies over. The plan knows layers
 /// by number; where they are is for the store to say.
-fn numbered_layer(entry: &Entry) -> Option<(usize, PathBuf)> {
+fn numbered_layer(entry: &PlanEntry) -> Option<(usize, PathBuf)> {
     match &entry.node {
-        Node::Overlay { lower, layer } => Some((layer.file_name()?.to_str()?.parse().ok()?, lower.clone())),
+        PlanNode::Overlay { lower, layer } => Some((layer.file_name()?.to_str()?.parse().ok()?, lower.clone())),
         _ => None,
     }
 }
@@ -470,7 +470,7 @@ fn numbered_layer(entry: &Entry) -> Option<(usize, PathBuf)> {
 fn place_layers(plan: &mut Plan, live: &LiveRun) {
     for entry in &mut plan.entries {
         let number = numbered_layer(entry);
-        if let (Some((number, _)), Node::Overlay { layer, .. }) = (number, &mut entry.node) {
+        if let (Some((number, _)), PlanNode::Overlay { layer, .. }) = (number, &mut entry.node) {
             *layer = live.layer_directory(number);
         }
     }
@@ -479,7 +479,7 @@ fn place_layers(plan: &mut Plan, live: &LiveRun) {
 /// Drops what was in files of the sandbox, copies of the machine's above all: it has them now, and may wait for long.
 fn forget_contents(plan: &mut Plan) {
     for entry in &mut plan.entries {
-        if let Node::File { contents } = &mut entry.node {
+        if let PlanNode::File { contents } = &mut entry.node {
             *contents = Vec::new();
         }
     }
@@ -495,10 +495,10 @@ fn protect_patterns(spec: &SandboxSpec) -> Vec<Text> {
 /// Writes down in the run's record what a crash would leave.
 struct LeftoverNotes<'a> {
     live: &'a mut LiveRun,
-    tending: &'a mut Tending,
+    tending: &'a mut SpareMaintenance,
 }
 
-impl Leftovers for LeftoverNotes<'_> {
+impl LeftoverKeeper for LeftoverNotes<'_> {
     fn cgroups(&mut self, paths: &[PathBuf]) -> std::io::Result<()> {
         self.live.record_cgroups(paths).map_err(std::io::Error::other)
     }

@@ -14,7 +14,8 @@ use offleash_core::network::upstream_proxy::{
 use offleash_core::network::{Host, HostPort};
 use offleash_core::plan::Environment;
 use offleash_core::record::{
-    Connection, ConnectionVerdict, InboundConnection, NetworkLoss, NetworkLossCause, NetworkUse, RequestSeen, SecretUse,
+    ConnectionRecord, ConnectionVerdict, InboundConnection, NetworkLoss, NetworkLossCause, NetworkUse, RequestSeen,
+    SecretUse,
 };
 use offleash_core::spec::NetworkSpec;
 use offleash_gateway::{
@@ -28,7 +29,7 @@ use offleash_sys::network::addresses::OwnAddresses;
 use super::ManagerError;
 use super::published::PublishedPorts;
 use super::secrets::Ready;
-use offleash_planner::{Host as PlanningHost, TrustStores, absolute, read_regular_file};
+use offleash_planner::{PlanningHost, TrustStores, absolute, read_regular_file};
 
 /// The proxy that was asked for, read from wherever its URL is.
 ///
@@ -329,9 +330,9 @@ fn inbound(seen: offleash_gateway::Inbound) -> InboundConnection {
     }
 }
 
-fn connection(seen: offleash_gateway::Connection) -> Connection {
+fn connection(seen: offleash_gateway::Connection) -> ConnectionRecord {
     let (verdict, reason) = verdict(seen.outcome);
-    Connection {
+    ConnectionRecord {
         at: rfc3339(seen.at),
         times: seen.times,
         host: seen.host,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use offleash_core::id::RunId;
-use offleash_core::plan::{Environment, User};
+use offleash_core::plan::{Environment, SandboxUser};
 use offleash_core::spec::{IdChoice, RootChoice, SandboxSpec};
 use offleash_core::template::PythonModule;
 use offleash_images::ImageRoot;
@@ -12,7 +12,7 @@ use offleash_store::HeldTemplate;
 use super::ManagerError;
 use crate::images;
 use crate::templates;
-use offleash_planner::base::{BaseError, Scratch, Template, inherit, is_copied};
+use offleash_planner::base::{BaseError, ReadyBase, ScratchLayer, inherit, is_copied};
 use offleash_planner::{self, BaseTemplate};
 
 /// The mark that keeps pip from a distribution's Python (PEP 668) is right on a machine, and not in a root that is thrown
@@ -25,14 +25,14 @@ pub(crate) struct OwnRoot {
     lower: LowerRoot,
     layer: Layer,
     /// The usual user, if his home in what was built may belong to an id that this sandbox does not have.
-    heir: Option<User>,
+    heir: Option<SandboxUser>,
 }
 
 /// What is below the writable layer; it stays as long as it is used.
 #[derive(Debug)]
 enum LowerRoot {
     Base {
-        template: Template,
+        template: ReadyBase,
         /// What was built that lies between.
         built: Option<HeldTemplate>,
     },
@@ -42,7 +42,7 @@ enum LowerRoot {
 #[derive(Debug)]
 enum Layer {
     Given(PathBuf),
-    Scratch(Scratch),
+    Scratch(ScratchLayer),
 }
 
 impl OwnRoot {
@@ -58,21 +58,21 @@ impl OwnRoot {
             RootChoice::Image(image) => {
                 return Ok(Some(Self {
                     lower: LowerRoot::Image(images::open(state, image, ids)?),
-                    layer: Layer::Scratch(Scratch::new(state, id)?),
+                    layer: Layer::Scratch(ScratchLayer::new(state, id)?),
                     heir: None,
                 }));
             }
             RootChoice::Base { template, layer } => (template, layer),
         };
         let built = built.as_ref().map(|name| templates::hold(state, name)).transpose()?;
-        let template = Template::ready(state, &offleash_planner::users(&spec.root, ids))?;
+        let template = ReadyBase::ready(state, &offleash_planner::users(&spec.root, ids))?;
         let is_new = layer.is_none() && !is_copied(state, id);
         let heir = (is_new && ids == IdChoice::Single && built.is_some())
             .then(|| offleash_planner::first_user(&spec.root, ids));
         let layer = match layer {
             Some(given) => Layer::Given(given.clone()),
-            None if is_copied(state, id) => Layer::Scratch(Scratch::copied(state, id)?),
-            None => Layer::Scratch(Scratch::new(state, id)?),
+            None if is_copied(state, id) => Layer::Scratch(ScratchLayer::copied(state, id)?),
+            None => Layer::Scratch(ScratchLayer::new(state, id)?),
         };
         Ok(Some(Self {
             lower: LowerRoot::Base { template, built },

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use offleash_core::exec::{ExecEvent, ExecRequest, OutputStream};
 use offleash_core::limits::Limits;
-use offleash_core::record::{LimitHit, Usage};
+use offleash_core::record::{LimitHit, RunUsage};
 use offleash_interpreter::ahead as waiting_python;
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::sandbox::{ExecId, Sandbox};
@@ -22,7 +22,7 @@ const DIRECTORY: &str = "/";
 const MIN_LIMIT_PARTS: u64 = 8;
 
 /// What one uses at least that has something to import.
-const LEAST: Usage = Usage {
+const LEAST: RunUsage = RunUsage {
     wall_ms: 0,
     user_cpu_us: 250_000,
     system_cpu_us: 0,
@@ -103,7 +103,7 @@ pub(super) fn fits(limits: &Limits) -> bool {
 }
 
 /// Whether what was used before the run is too little to be noticed by what `limits` the run has.
-pub(super) fn is_little(used: &Usage, limits: &Limits) -> bool {
+pub(super) fn is_little(used: &RunUsage, limits: &Limits) -> bool {
     let is_part =
         |part: u64, whole: Option<u64>| whole.is_none_or(|whole| part.saturating_mul(MIN_LIMIT_PARTS) <= whole);
     is_part(
@@ -171,12 +171,12 @@ mod tests {
 
     #[test]
     fn what_is_a_large_part_of_a_limit_is_not_little() {
-        let used = Usage {
+        let used = RunUsage {
             user_cpu_us: 600_000,
             system_cpu_us: 400_000,
             peak_memory_bytes: Some(80 << 20),
             peak_pids: Some(4),
-            ..Usage::default()
+            ..RunUsage::default()
         };
         let limits = |cpu_ms: u64, memory: u64, pids: u64| Limits {
             cpu_time: Some(Millis(cpu_ms)),

@@ -14,7 +14,7 @@ use std::time::Instant;
 use offleash_core::exec::ExecEvent;
 use offleash_core::id::RunId;
 use offleash_core::level::Level;
-use offleash_core::plan::{Entry, Environment, Node, Plan};
+use offleash_core::plan::{Environment, Plan, PlanEntry, PlanNode};
 use offleash_core::record::LimitHit;
 use offleash_core::spec::{RootChoice, SandboxSpec};
 use offleash_core::template::PythonModule;
@@ -32,7 +32,7 @@ use super::preload::{self, Preload};
 use super::{ManagerError, OwnRoot, RunReport, RunRequest, carry_out, conclude, level, new_id};
 use crate::run_client::ExecIo;
 use crate::sandbox_loop::{Attention, Ending, LoopSandbox, SandboxClient, SandboxLoop, WaitList};
-use offleash_planner::{self, ExecBasis, Host};
+use offleash_planner::{self, ExecBasis, PlanningHost};
 
 /// A sandbox that waits for its command. Dropping it ends it; [`Self::discard`] does so and leaves nothing.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub struct MountRemains {
 /// A run for which a sandbox waits, with what its command starts from.
 #[derive(Debug)]
 pub struct CheckedRun {
-    host: Host,
+    host: PlanningHost,
     basis: ExecBasis,
 }
 
@@ -90,7 +90,7 @@ impl PrewarmedSandbox {
         } = making.make(ready).map_err(|unmade| unmade.error)?;
         // The run itself is to have nothing else to do.
         while tending.step() {}
-        setup.host.known = Some(Arc::new(offleash_planner::Known::read()));
+        setup.host.known = Some(Arc::new(offleash_planner::KnownEtc::read()));
         let remains = MountRemains {
             _mounts: running.sandbox.keep_mounts(),
             _sandbox: None,
@@ -131,8 +131,8 @@ impl PrewarmedSandbox {
 
     /// Whether nothing in the workspace was changed.
     fn has_no_changes(&self) -> bool {
-        let upper = |entry: &Entry| match &entry.node {
-            Node::Overlay { layer, .. } => Some(layer.join("upper")),
+        let upper = |entry: &PlanEntry| match &entry.node {
+            PlanNode::Overlay { layer, .. } => Some(layer.join("upper")),
             _ => None,
         };
         let mut layers = self.setup.plan.entries.iter().filter_map(upper);
@@ -192,7 +192,7 @@ impl PrewarmedSandbox {
 
     /// Whether a run of `request` would make this sandbox at this moment; then, what it starts from. Everything that a
     /// run looks at is looked at again.
-    pub fn check(&mut self, request: &RunRequest, host: Host) -> Option<CheckedRun> {
+    pub fn check(&mut self, request: &RunRequest, host: PlanningHost) -> Option<CheckedRun> {
         if request.spec != self.setup.spec || !self.is_alive() {
             return None;
         }
@@ -201,7 +201,7 @@ impl PrewarmedSandbox {
         if !self.setup.own_root.as_ref().is_none_or(is_current) {
             return None;
         }
-        let host = Host {
+        let host = PlanningHost {
             ids: made_on.ids,
             base: made_on.base.clone(),
             trust: made_on.trust.clone(),
@@ -351,9 +351,9 @@ impl PathStamp {
 /// Everything of the host that is in the sandbox by its path, and what has been looked up in it to be covered: an overlay
 /// remembers what it found.
 fn stamps_of(plan: &Plan) -> Vec<PathStamp> {
-    let source = |node: &Node| match node {
-        Node::Bind { source, .. } => Some(source.clone()),
-        Node::Overlay { lower, .. } | Node::Base { lower, .. } => Some(lower.clone()),
+    let source = |node: &PlanNode| match node {
+        PlanNode::Bind { source, .. } => Some(source.clone()),
+        PlanNode::Overlay { lower, .. } | PlanNode::Base { lower, .. } => Some(lower.clone()),
         _ => None,
     };
     let trees: Vec<(&Path, PathBuf)> = plan

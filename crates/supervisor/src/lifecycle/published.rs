@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 
-use offleash_core::network::Publish;
+use offleash_core::network::PublishRule;
 use offleash_core::record::PublishedPort;
 use offleash_gateway::Published;
 
@@ -18,7 +18,7 @@ struct Listening {
     /// Until the gateway has it.
     listener: Option<TcpListener>,
     address: SocketAddr,
-    asked: Publish,
+    asked: PublishRule,
 }
 
 impl PublishedPorts {
@@ -26,7 +26,7 @@ impl PublishedPorts {
     ///
     /// # Errors
     /// `Publish` with what keeps it from one of them.
-    pub(super) fn listen(asked: &[Publish]) -> Result<Self, ManagerError> {
+    pub(super) fn listen(asked: &[PublishRule]) -> Result<Self, ManagerError> {
         let listening = asked.iter().map(|asked| {
             let wanted = SocketAddrV4::new(asked.address, asked.host_port);
             let listen = || -> io::Result<Listening> {

@@ -10,13 +10,13 @@ use offleash_core::level::Level;
 use offleash_core::limits::{LimitName, Limits};
 use offleash_core::plan::Plan;
 use offleash_core::record::{
-    ChangeSummary, Denial, LimitEffect, LimitHit, NetworkUse, Outcome, RECORD_VERSION, RunRecord, Usage,
+    ChangeSummary, DenialRecord, LimitEffect, LimitHit, NetworkUse, Outcome, RECORD_VERSION, RunRecord, RunUsage,
 };
 use offleash_core::text::Text;
 use offleash_isolation::limits::LargestFile;
-use offleash_isolation::sandbox::{Enforcement, Final};
+use offleash_isolation::sandbox::{EnforcementReport, FinalReport};
 use offleash_store::{StateDirectory, rfc3339_now};
-use offleash_sys::rlimit::{self, Resource};
+use offleash_sys::rlimit::{self, LimitedResource};
 use offleash_sys::signals;
 
 use super::{EndedSandbox, ExecutedRun, ManagerError, RunReport, RunRequest, audit};
@@ -25,7 +25,7 @@ use crate::images;
 use crate::run_client::RunOutcome;
 use crate::sandbox_loop::Ending;
 use offleash_core::error::with_causes;
-use offleash_planner::{self, Host};
+use offleash_planner::{self, PlanningHost};
 
 /// `SIGPIPE`.
 const SIGPIPE: i32 = 13;
@@ -37,12 +37,12 @@ pub(super) struct RecordFacts<'a> {
     /// When it was asked for.
     pub(super) began: Instant,
     pub(super) outcome: Outcome,
-    pub(super) enforcement: Enforcement,
+    pub(super) enforcement: EnforcementReport,
     pub(super) limits_hit: Vec<LimitHit>,
     pub(super) output: Capture,
-    pub(super) usage: Usage,
+    pub(super) usage: RunUsage,
     /// What it was refused while it ran.
-    pub(super) denials: Vec<Denial>,
+    pub(super) denials: Vec<DenialRecord>,
     pub(super) changes: Option<ChangeSummary>,
     pub(super) network: Option<NetworkUse>,
 }
@@ -79,7 +79,7 @@ pub(super) fn of_run(
     request: &RunRequest,
     ended: &EndedSandbox,
     executed: ExecutedRun,
-    enforcement: Enforcement,
+    enforcement: EnforcementReport,
     changes: Option<ChangeSummary>,
 ) -> RunRecord {
     let plan = &ended.plan;
@@ -117,7 +117,7 @@ pub(super) fn of_run(
 struct ExecutedCommand<'a> {
     request: &'a RunRequest,
     plan: &'a Plan,
-    host: &'a Host,
+    host: &'a PlanningHost,
     executed: &'a ExecutedRun,
 }
 
@@ -211,7 +211,7 @@ fn signal_outcome(signal: i32, limits: &Limits) -> Outcome {
     const SIGXFSZ: i32 = 25;
     let reached = match signal {
         SIGXCPU => limits.cpu_time.map(|time| (LimitName::CpuTime, time.0)),
-        SIGXFSZ => file_bound(limits, rlimit::current(Resource::FileSize).0),
+        SIGXFSZ => file_bound(limits, rlimit::current(LimitedResource::FileSize).0),
         _ => None,
     };
     match reached {
@@ -236,13 +236,13 @@ fn told_by_code(outcome: &Outcome, limits: &Limits) -> Option<LimitHit> {
 }
 
 /// The limits of which the command says that they were why it failed.
-fn told_by_words(run: &RunOutcome, last: &Final, limits: &Limits) -> Vec<LimitHit> {
+fn told_by_words(run: &RunOutcome, last: &FinalReport, limits: &Limits) -> Vec<LimitHit> {
     let Ending::Command(end) = &run.ending else {
         return Vec::new();
     };
     let said = run.output_tail.of(end, &last.uncounted).into_iter();
     let held = said.filter_map(|limit| match limit {
-        LimitName::FileSize => file_bound(limits, rlimit::current(Resource::FileSize).0),
+        LimitName::FileSize => file_bound(limits, rlimit::current(LimitedResource::FileSize).0),
         LimitName::OpenFiles => lower(limits.open_files, last.open_files).map(|value| (limit, value)),
         limit => limits.get(limit).map(|value| (limit, value)),
     });
@@ -276,7 +276,7 @@ fn signaled(signal: i32) -> Outcome {
     }
 }
 
-fn lost(last: &Final) -> Outcome {
+fn lost(last: &FinalReport) -> Outcome {
     let message = match last.limits_hit.first() {
         Some(hit) => return limit_outcome(hit),
         None => "the sandbox's first process ended before the command did",
@@ -308,8 +308,8 @@ pub(super) fn all_hits(refused: Vec<LimitHit>, last: Vec<LimitHit>, outcome: &Ou
 }
 
 /// Refusals of the running sandbox, and variables that were withheld from it.
-fn denials(withheld: Vec<&OsStr>, mut running: Vec<Denial>) -> Vec<Denial> {
-    running.extend(withheld.into_iter().map(|name| Denial {
+fn denials(withheld: Vec<&OsStr>, mut running: Vec<DenialRecord>) -> Vec<DenialRecord> {
+    running.extend(withheld.into_iter().map(|name| DenialRecord {
         subject: "env".to_owned(),
         name: Text::from(name),
         rule: "default: names that look like secrets are passed only when named".to_owned(),
@@ -331,7 +331,7 @@ pub(super) fn command_denied(
     rule: String,
 ) -> Result<RunReport, ManagerError> {
     let name = request.command.first().map_or_else(|| Text::from(""), Text::from);
-    let denials = vec![Denial {
+    let denials = vec![DenialRecord {
         subject: "command".to_owned(),
         name,
         rule: rule.clone(),
@@ -397,7 +397,7 @@ fn without_sandbox(request: &RunRequest, id: RunId, level: Level, outcome: Outco
         outcome,
         stdout,
         stderr,
-        usage: Usage::default(),
+        usage: RunUsage::default(),
         limits_hit: Vec::new(),
         denials: Vec::new(),
         changes: None,

@@ -10,16 +10,16 @@ use std::path::{Path, PathBuf};
 
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::network::secret::{
-    LONGEST_VALUE, Placeholder, Secret, SecretError, SecretSource, SecretSpec, SecretValue, ValueError, check_together,
+    MAX_VALUE, NamedSecret, Placeholder, SecretError, SecretSource, SecretSpec, SecretValue, ValueError, check_together,
 };
-use offleash_core::plan::{Entry, Environment, Node, Plan};
+use offleash_core::plan::{Environment, Plan, PlanEntry, PlanNode};
 use offleash_core::spec::SandboxSpec;
 use offleash_core::text::Text;
 use offleash_sys::process;
-use offleash_sys::rlimit::{self, Resource};
+use offleash_sys::rlimit::{self, LimitedResource};
 use zeroize::Zeroize as _;
 
-use offleash_planner::{Host, absolute};
+use offleash_planner::{PlanningHost, absolute};
 
 /// What forbids dumps of memory altogether, those to a program included (core(5)).
 const NO_CORE_DUMP: u64 = 1;
@@ -102,7 +102,7 @@ pub enum SecretsError {
 #[derive(Debug, Default)]
 pub(super) struct Ready {
     /// The gateway takes them.
-    pub(super) secrets: Vec<Secret>,
+    pub(super) secrets: Vec<NamedSecret>,
     pub(super) variables: Environment,
 }
 
@@ -112,7 +112,7 @@ pub(super) struct Ready {
 /// [`SecretsError`] when one cannot be read, or would enter the sandbox.
 pub(super) fn ready(
     spec: &SandboxSpec,
-    host: &Host,
+    host: &PlanningHost,
     plan: &Plan,
     environment: &Environment,
     command: &[OsString],
@@ -129,11 +129,11 @@ pub(super) fn ready(
     let secrets = asked
         .iter()
         .map(|secret| read(secret, host, plan))
-        .collect::<Result<Vec<Secret>, _>>()?;
+        .collect::<Result<Vec<NamedSecret>, _>>()?;
     for secret in &secrets {
         check_ways_in(secret, environment, command)?;
     }
-    let variable = |secret: &Secret| (OsString::from(&secret.spec.name), secret.placeholder.as_str().into());
+    let variable = |secret: &NamedSecret| (OsString::from(&secret.spec.name), secret.placeholder.as_str().into());
     Ok(Ready {
         variables: secrets.iter().map(variable).collect(),
         secrets,
@@ -141,7 +141,7 @@ pub(super) fn ready(
 }
 
 /// Wipes the values that came from variables of this process, here and in its environment: the gateway is to have them alone.
-pub(super) fn forget_sources(asked: &[SecretSpec], host: &mut Host) {
+pub(super) fn forget_sources(asked: &[SecretSpec], host: &mut PlanningHost) {
     for secret in asked {
         let SecretSource::Variable(variable) = &secret.source else {
             continue;
@@ -159,7 +159,7 @@ pub(super) fn forget_sources(asked: &[SecretSpec], host: &mut Host) {
 }
 
 fn forbid_dumps() -> Result<(), SecretsError> {
-    rlimit::lower(Resource::Core, NO_CORE_DUMP).map_err(|error| SecretsError::Host {
+    rlimit::lower(LimitedResource::Core, NO_CORE_DUMP).map_err(|error| SecretsError::Host {
         action: "forbid dumps of memory with secrets in it",
         source: error.source.into(),
     })?;
@@ -182,7 +182,7 @@ fn check_name(secret: &SecretSpec, spec: &SandboxSpec, environment: &Environment
     Ok(())
 }
 
-fn read(secret: &SecretSpec, host: &Host, plan: &Plan) -> Result<Secret, SecretsError> {
+fn read(secret: &SecretSpec, host: &PlanningHost, plan: &Plan) -> Result<NamedSecret, SecretsError> {
     let name = || secret.name.clone();
     let bytes = match &secret.source {
         SecretSource::Variable(variable) => host
@@ -218,7 +218,7 @@ fn read(secret: &SecretSpec, host: &Host, plan: &Plan) -> Result<Secret, Secrets
         action: "read random bytes",
         source: error.into(),
     })?;
-    Ok(Secret {
+    Ok(NamedSecret {
         spec: secret.clone(),
         value,
         placeholder,
@@ -227,17 +227,18 @@ fn read(secret: &SecretSpec, host: &Host, plan: &Plan) -> Result<Secret, Secrets
 
 /// Reads no more than what a value may have, and enough to see that it has more.
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    let most = u64::try_from(LONGEST_VALUE).unwrap_or(u64::MAX).saturating_add(3);
-    let mut bytes = Vec::with_capacity(LONGEST_VALUE + 3);
+    let most = u64::try_from(MAX_VALUE).unwrap_or(u64::MAX).saturating_add(3);
+    let mut bytes = Vec::with_capacity(MAX_VALUE + 3);
     File::open(path)?.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
 /// Where a file of the host can be read inside.
-fn seen_inside(entries: &[Entry], file: &Path) -> Option<PathBuf> {
+fn seen_inside(entries: &[PlanEntry], file: &Path) -> Option<PathBuf> {
     entries.iter().find_map(|entry| {
-        let (Node::Bind { source: root, .. } | Node::Overlay { lower: root, .. } | Node::Base { lower: root, .. }) =
-            &entry.node
+        let (PlanNode::Bind { source: root, .. }
+        | PlanNode::Overlay { lower: root, .. }
+        | PlanNode::Base { lower: root, .. }) = &entry.node
         else {
             return None;
         };
@@ -249,7 +250,7 @@ fn seen_inside(entries: &[Entry], file: &Path) -> Option<PathBuf> {
 }
 
 /// Refuses what would carry the value in, however it got there.
-fn check_ways_in(secret: &Secret, environment: &Environment, command: &[OsString]) -> Result<(), SecretsError> {
+fn check_ways_in(secret: &NamedSecret, environment: &Environment, command: &[OsString]) -> Result<(), SecretsError> {
     let value = secret.value.expose();
     let contains = |text: &OsStr| text.as_bytes().windows(value.len()).any(|part| part == value);
     if let Some((variable, _)) = environment.iter().find(|(_, text)| contains(text)) {
@@ -304,12 +305,12 @@ impl Explained for SecretsError {
 
 #[cfg(test)]
 mod tests {
-    use offleash_core::spec::Access;
+    use offleash_core::spec::MountAccess;
 
     use super::*;
 
-    fn entry(target: &str, node: Node) -> Entry {
-        Entry {
+    fn entry(target: &str, node: PlanNode) -> PlanEntry {
+        PlanEntry {
             target: target.into(),
             node,
             rule: String::new(),
@@ -321,17 +322,17 @@ mod tests {
         let entries = [
             entry(
                 "/w",
-                Node::Overlay {
+                PlanNode::Overlay {
                     lower: "/home/me/project".into(),
                     layer: "/x".into(),
                 },
             ),
-            entry("/w/.env", Node::Hidden { directory: false }),
+            entry("/w/.env", PlanNode::Hidden { directory: false }),
             entry(
                 "/data/one",
-                Node::Bind {
+                PlanNode::Bind {
                     source: "/srv/one".into(),
-                    access: Access::Ro,
+                    access: MountAccess::Ro,
                 },
             ),
         ];

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use offleash_core::plan::Environment;
 use offleash_core::text::Text;
-use offleash_protocol::{Decoder, Dialogue};
+use offleash_protocol::{Dialogue, MessageDecoder};
 use offleash_sys::socket;
 use serde::{Deserialize, Serialize};
 
@@ -173,7 +173,7 @@ impl PrewarmedOrder {
 /// The messages that come over one connection.
 #[derive(Debug)]
 pub(super) struct Conversation<M> {
-    decoder: Decoder<M>,
+    decoder: MessageDecoder<M>,
     /// What came with them.
     pub(super) descriptors: Vec<OwnedFd>,
 }
@@ -181,7 +181,7 @@ pub(super) struct Conversation<M> {
 impl<M: Dialogue> Default for Conversation<M> {
     fn default() -> Self {
         Self {
-            decoder: Decoder::new(),
+            decoder: MessageDecoder::new(),
             descriptors: Vec::new(),
         }
     }

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStringExt as _;
 
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_store::{FileError, StateDirectory};
-use offleash_sys::spawn::{Orphaned, Session, Spawn, SpawnError, spawn};
+use offleash_sys::spawn::{OrphanFate, SessionChoice, SpawnCommand, SpawnError, spawn};
 
 use super::key::{Key, VARIABLES};
 use super::message::PrewarmedOrder;
@@ -16,7 +16,7 @@ use crate::frames::order_file;
 use crate::roles::SupervisorRole;
 
 /// The most sandboxes that wait in one state directory.
-const MOST: usize = 16;
+const MAX_COUNT: usize = 16;
 
 /// Why no sandbox waits for later runs.
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +25,7 @@ pub enum StartError {
     #[error("cannot look for sandboxes that wait")]
     Directory(#[from] FileError),
     /// As many as may wait do so, for runs of other kinds.
-    #[error("{MOST} wait already, for runs with other arguments, options, variables or directories")]
+    #[error("{MAX_COUNT} wait already, for runs with other arguments, options, variables or directories")]
     Full,
     /// There is no place for another.
     #[error("cannot reserve a place for a sandbox that waits")]
@@ -65,7 +65,7 @@ pub fn start(state: &StateDirectory, key: &Key, order: &PrewarmedOrder, wanted: 
     if !is_current() {
         return Ok(());
     }
-    let mut free = MOST.saturating_sub(living);
+    let mut free = MAX_COUNT.saturating_sub(living);
     for _ in 0..wanted {
         match SocketPlace::reserve(state, key, wanted)? {
             Some(_) if free == 0 => return Err(StartError::Full),
@@ -82,14 +82,14 @@ fn start_one(order: &PrewarmedOrder, mut place: SocketPlace) -> Result<(), Start
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     let variable = |name: &&str| Some((name.as_bytes().to_vec(), std::env::var_os(name)?.into_vec()));
     let env: Vec<_> = VARIABLES.iter().filter_map(variable).collect();
-    spawn(&Spawn {
+    spawn(&SpawnCommand {
         argv: &SupervisorRole::Prewarmed.arguments(SELF.as_bytes()),
         env: &env,
         cwd: Some(b"/"),
         descriptors: &[order.as_fd(), null.as_fd(), null.as_fd(), place.as_fd()],
         user: None,
-        session: Session::New,
-        orphaned: Orphaned::Lives,
+        session: SessionChoice::New,
+        orphaned: OrphanFate::Lives,
     })?;
     place.hand_over();
     Ok(())

@@ -4,7 +4,7 @@
 //! nothing; one that cannot give its answer, because who asked has died, takes back what it made and ends.
 
 use offleash_core::error::{ErrorKind, Explained};
-use offleash_core::spec::Descent;
+use offleash_core::spec::ZygoteRole;
 use offleash_core::text::Text;
 use offleash_protocol::Dialogue;
 use serde::{Deserialize, Serialize};
@@ -35,7 +35,7 @@ pub struct MadeSandbox {
     /// Who holds it.
     pub hello: Hello,
     /// Where it lies: below no zygote if that which was meant is gone or cannot be entered.
-    pub descent: Descent,
+    pub descent: ZygoteRole,
     /// Where commands start inside that are not told where.
     pub cwd: Text,
     /// What its owner should know now, a line each.

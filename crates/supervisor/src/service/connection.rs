@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use offleash_isolation::sandbox::ExecId;
-use offleash_protocol::{Decoder, encode};
+use offleash_protocol::{MessageDecoder, encode};
 use offleash_sys::socket;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -19,7 +19,7 @@ use super::message::{SupervisorFailure, SupervisorReply, SupervisorRequest};
 #[derive(Debug)]
 pub(super) struct Connection {
     socket: OwnedFd,
-    decoder: Decoder<SupervisorRequest>,
+    decoder: MessageDecoder<SupervisorRequest>,
     outbox: VecDeque<OutboxPiece>,
     /// How much of the first piece was sent.
     sent: usize,
@@ -67,7 +67,7 @@ impl Connection {
     pub(super) fn new(socket: OwnedFd) -> Self {
         Self {
             socket,
-            decoder: Decoder::new(),
+            decoder: MessageDecoder::new(),
             outbox: VecDeque::new(),
             sent: 0,
             unsent: 0,
@@ -123,7 +123,7 @@ impl Connection {
             match self.decoder.next() {
                 Ok(None) => {}
                 Ok(Some(request)) if self.decoder.pending() == 0 => {
-                    self.decoder = Decoder::new();
+                    self.decoder = MessageDecoder::new();
                     self.stage = ConnectionStage::Waiting;
                     return Heard::Request(Box::new(request));
                 }

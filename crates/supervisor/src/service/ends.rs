@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use offleash_core::exec::ExecEnd;
 
-use super::message::{ExitedProcess, LONGEST_NOTE, LONGEST_TAG, ProcessInfo};
+use super::message::{ExitedProcess, MAX_NOTE, MAX_TAG, ProcessInfo};
 
 /// More than a sandbox may have contexts; what one takes is bounded by its tag, directory and note.
-const MOST: usize = 64;
+const MAX_COUNT: usize = 64;
 
 /// What is to be kept of the end of a driver that runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Ends {
         };
         let Some(tag) = process.tag.clone() else { return };
         self.forget(&tag);
-        if self.kept.len() >= MOST {
+        if self.kept.len() >= MAX_COUNT {
             self.kept.pop_front();
         }
         self.kept.push_back(ExitedProcess {
@@ -76,7 +76,7 @@ impl Ends {
 
 /// Whether a request about an end is of a size that can be kept.
 pub(super) fn fits(tag: &str, note: Option<&str>) -> bool {
-    tag.len() <= LONGEST_TAG && note.is_none_or(|note| note.len() <= LONGEST_NOTE)
+    tag.len() <= MAX_TAG && note.is_none_or(|note| note.len() <= MAX_NOTE)
 }
 
 #[cfg(test)]
@@ -122,9 +122,9 @@ mod tests {
             note: None,
         };
         assert_eq!(kept, [last]);
-        for number in 0..2 * MOST {
+        for number in 0..2 * MAX_COUNT {
             ends.keep(&process(&number.to_string()), &end, EndRetention::End);
         }
-        assert_eq!(ends.all().count(), MOST);
+        assert_eq!(ends.all().count(), MAX_COUNT);
     }
 }

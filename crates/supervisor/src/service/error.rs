@@ -224,7 +224,7 @@ fn kind_of(errno: i32) -> ErrorKind {
     }
 }
 
-/// What an error number that a keeper answered with means.
+/// What an error number that a supervisor answered with means.
 pub fn reason(errno: i32) -> io::Error {
     io::Error::from_raw_os_error(errno)
 }

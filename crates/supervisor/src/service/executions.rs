@@ -13,7 +13,7 @@ use super::message::{ExitedProcess, ProcessInfo, Selector};
 /// How long the end of a command can be asked for.
 const REMEMBERED: Duration = Duration::from_secs(30);
 /// The most ends that are remembered.
-const MOST_REMEMBERED: usize = 4096;
+const MAX_REMEMBERED: usize = 4096;
 
 /// A client, by number.
 pub(super) type Client = u64;
@@ -174,7 +174,7 @@ impl Executions {
 
     fn forget(&mut self) {
         let now = Instant::now();
-        let surplus = self.exited.len().saturating_sub(MOST_REMEMBERED);
+        let surplus = self.exited.len().saturating_sub(MAX_REMEMBERED);
         self.exited.drain(..surplus);
         while self.exited.front().is_some_and(|exited| exited.until <= now) {
             self.exited.pop_front();

@@ -6,8 +6,8 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use offleash_protocol::files::{Change, DATA_CHUNK, Entry, FileReply, FileRequest};
-use offleash_protocol::{Decoder, encode_into};
+use offleash_protocol::files::{DATA_CHUNK, FileEntry, FileReply, FileRequest, WatchedChange};
+use offleash_protocol::{MessageDecoder, encode_into};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -18,9 +18,9 @@ use super::error::SupervisorError;
 /// How much is read at once.
 const AT_ONCE: usize = 256 * 1024;
 /// The most entries that one listing may have.
-const MOST_ENTRIES: usize = 1_000_000;
+const MAX_ENTRIES: usize = 1_000_000;
 /// And the most bytes in them, each with what it takes besides.
-const MOST_BYTES: usize = 32 * 1024 * 1024;
+const MAX_BYTES: usize = 32 * 1024 * 1024;
 /// What a name and a value take besides.
 const ANNOTATION: usize = 48;
 
@@ -48,7 +48,7 @@ impl SupervisorClient {
 #[derive(Debug)]
 pub struct FileChannel {
     stream: UnixStream,
-    decoder: Decoder<FileReply>,
+    decoder: MessageDecoder<FileReply>,
     outgoing: Vec<u8>,
     /// Whether an answer is not here in full, or one that nobody waits for is on its way.
     busy: bool,
@@ -64,7 +64,7 @@ impl FileChannel {
         let registered = stream.set_nonblocking(true).and_then(|()| UnixStream::from_std(stream));
         Ok(Self {
             stream: registered.map_err(SupervisorError::io("use a socket of the sandbox"))?,
-            decoder: Decoder::new(),
+            decoder: MessageDecoder::new(),
             outgoing: Vec::new(),
             busy: false,
         })
@@ -74,7 +74,7 @@ impl FileChannel {
     ///
     /// # Errors
     /// `File`, `Gone`.
-    pub async fn stat(&mut self, path: &[u8]) -> Result<Entry, SupervisorError> {
+    pub async fn stat(&mut self, path: &[u8]) -> Result<FileEntry, SupervisorError> {
         let path = path.to_vec();
         self.entry(&FileRequest::Stat { path }).await
     }
@@ -97,7 +97,7 @@ impl FileChannel {
     ///
     /// # Errors
     /// `File` with `EEXIST` if it is there, `Gone`.
-    pub async fn make_directory(&mut self, path: &[u8]) -> Result<Entry, SupervisorError> {
+    pub async fn make_directory(&mut self, path: &[u8]) -> Result<FileEntry, SupervisorError> {
         let path = path.to_vec();
         self.entry(&FileRequest::MakeDirectory { path }).await
     }
@@ -106,7 +106,7 @@ impl FileChannel {
     ///
     /// # Errors
     /// `File`, `Gone`.
-    pub async fn rename(&mut self, source: &[u8], destination: &[u8]) -> Result<Entry, SupervisorError> {
+    pub async fn rename(&mut self, source: &[u8], destination: &[u8]) -> Result<FileEntry, SupervisorError> {
         let request = FileRequest::Rename {
             source: source.to_vec(),
             destination: destination.to_vec(),
@@ -189,12 +189,12 @@ impl FileChannel {
         }
     }
 
-    async fn entry(&mut self, request: &FileRequest) -> Result<Entry, SupervisorError> {
+    async fn entry(&mut self, request: &FileRequest) -> Result<FileEntry, SupervisorError> {
         let entry = self.first_entry(request).await?;
         self.over_with(Ok(entry))
     }
 
-    async fn first_entry(&mut self, request: &FileRequest) -> Result<Entry, SupervisorError> {
+    async fn first_entry(&mut self, request: &FileRequest) -> Result<FileEntry, SupervisorError> {
         self.begin(request).await?;
         match self.answer(STEP, "look at a file").await? {
             FileReply::Entry(entry) => Ok(entry),
@@ -239,7 +239,7 @@ impl FileChannel {
                 return Ok(reply);
             }
             if self.decoder.pending() == 0 {
-                self.decoder = Decoder::new();
+                self.decoder = MessageDecoder::new();
             }
             // What waits, as a watch does for long, keeps no buffer.
             let waited = self.stream.readable().await;
@@ -301,7 +301,7 @@ impl FileListing<'_> {
     ///
     /// # Errors
     /// `File`, `Exhausted` for more than a million entries or 32 MiB of them in all, `Timeout`, `Gone`.
-    pub async fn next(&mut self) -> Result<Option<Vec<Entry>>, SupervisorError> {
+    pub async fn next(&mut self) -> Result<Option<Vec<FileEntry>>, SupervisorError> {
         if !self.channel.busy {
             return Ok(None);
         }
@@ -312,7 +312,7 @@ impl FileListing<'_> {
         };
         self.entries += entries.len();
         self.bytes += entries.iter().map(size).sum::<usize>();
-        if self.entries > MOST_ENTRIES || self.bytes > MOST_BYTES {
+        if self.entries > MAX_ENTRIES || self.bytes > MAX_BYTES {
             return Err(SupervisorError::Exhausted {
                 what: "entries in that directory, or too long ones".to_owned(),
             });
@@ -322,25 +322,25 @@ impl FileListing<'_> {
 }
 
 /// The memory that an entry takes.
-fn size(entry: &Entry) -> usize {
+fn size(entry: &FileEntry) -> usize {
     let annotations = entry.metadata.iter();
     let annotations: usize = annotations
         .map(|(name, value)| name.len() + value.len() + ANNOTATION)
         .sum();
     let target = entry.target.as_ref().map_or(0, |target| target.path.len());
-    size_of::<Entry>() + entry.path.len() + entry.owner.len() + entry.group.len() + target + annotations
+    size_of::<FileEntry>() + entry.path.len() + entry.owner.len() + entry.group.len() + target + annotations
 }
 
 /// The contents of a file, piece by piece.
 #[derive(Debug)]
 pub struct FileReader<'a> {
     channel: &'a mut FileChannel,
-    entry: Entry,
+    entry: FileEntry,
 }
 
 impl FileReader<'_> {
     /// What is read, as it was when it was opened.
-    pub fn entry(&self) -> &Entry {
+    pub fn entry(&self) -> &FileEntry {
         &self.entry
     }
 
@@ -357,12 +357,12 @@ impl FileReader<'_> {
 #[derive(Debug)]
 pub struct OwnedFileReader {
     channel: FileChannel,
-    entry: Entry,
+    entry: FileEntry,
 }
 
 impl OwnedFileReader {
     /// What is read, as it was when it was opened.
-    pub fn entry(&self) -> &Entry {
+    pub fn entry(&self) -> &FileEntry {
         &self.entry
     }
 
@@ -399,7 +399,7 @@ impl FileWriter<'_> {
     ///
     /// # Errors
     /// `File` when it could not be written, `Gone`.
-    pub async fn finish(self) -> Result<Entry, SupervisorError> {
+    pub async fn finish(self) -> Result<FileEntry, SupervisorError> {
         self.channel.send(&FileRequest::Finish).await?;
         match self.channel.answer(STEP, "finish a file").await? {
             FileReply::Entry(entry) => self.channel.over_with(Ok(entry)),
@@ -432,7 +432,7 @@ impl FileWatch {
     ///
     /// # Errors
     /// `File` when the directory cannot be watched any more, `Gone`.
-    pub async fn next(&mut self) -> Result<Vec<Change>, SupervisorError> {
+    pub async fn next(&mut self) -> Result<Vec<WatchedChange>, SupervisorError> {
         match self.channel.reply().await? {
             FileReply::Changed(changes) => Ok(changes),
             other => self.channel.refused(other),

@@ -61,7 +61,7 @@ fn a_file_that_stops_in_the_middle_is_not_waited_for() {
     waiting(async {
         let (mut files, mut theirs) = channel();
         let replies = [
-            FileReply::Entry(Entry::default()),
+            FileReply::Entry(FileEntry::default()),
             FileReply::Data { bytes: vec![1; 10] },
         ];
         for reply in replies {
@@ -74,7 +74,7 @@ fn a_file_that_stops_in_the_middle_is_not_waited_for() {
 }
 
 /// Sends listings without an end until nobody reads; answers how many bytes were taken.
-fn list_for_ever(mut theirs: Blocking, entry: &Entry) -> usize {
+fn list_for_ever(mut theirs: Blocking, entry: &FileEntry) -> usize {
     let frame = encode(&FileReply::Entries(vec![entry.clone(); 64])).unwrap();
     let mut sent = 0;
     let _asked = theirs.read(&mut [0; 64]).unwrap();
@@ -86,19 +86,19 @@ fn list_for_ever(mut theirs: Blocking, entry: &Entry) -> usize {
 
 #[test]
 fn listings_are_bounded_by_their_bytes() {
-    let link = Entry {
+    let link = FileEntry {
         path: vec![b'a'; 4095],
         target: Some(LinkTarget {
             path: vec![b'b'; 4095],
             mode: None,
         }),
-        ..Entry::default()
+        ..FileEntry::default()
     };
-    let annotated = Entry {
+    let annotated = FileEntry {
         metadata: vec![(Vec::new(), Vec::new()); 1024],
-        ..Entry::default()
+        ..FileEntry::default()
     };
-    for entry in [link, annotated, Entry::default()] {
+    for entry in [link, annotated, FileEntry::default()] {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -119,6 +119,6 @@ fn listings_are_bounded_by_their_bytes() {
             sending.join().unwrap();
             bytes
         });
-        assert!(listed <= MOST_BYTES, "{listed} bytes");
+        assert!(listed <= MAX_BYTES, "{listed} bytes");
     }
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::limits::Limits;
 use offleash_core::log_level::LogLevel;
-use offleash_core::spec::{Descent, MemoryEnd, SandboxSpec};
+use offleash_core::spec::{MemoryEnd, SandboxSpec, ZygoteRole};
 use offleash_core::text::Text;
-use offleash_isolation::sandbox::Enforcement;
+use offleash_isolation::sandbox::EnforcementReport;
 use offleash_store::remove_directory;
 use offleash_sys::process::reserve_descriptors;
 use offleash_sys::signals::SignalQueue;
@@ -21,7 +21,7 @@ use super::answer::{LaunchAnswer, MadeSandbox};
 use super::authority::Authority;
 use super::log::Log;
 use super::message::{Ended, Hello, VERSION};
-use super::order::{ENDED, LONGEST_HOLD, OrderError, SOCKET, SupervisorOrder};
+use super::order::{ENDED, MAX_HOLD, OrderError, SOCKET, SupervisorOrder};
 use super::serve::{self, EndRemains, SocketService, UsageBounds, listen};
 use super::users::Users;
 use crate::lifecycle::ManagerError;
@@ -73,7 +73,7 @@ pub fn hold(order: &SupervisorOrder, answered: impl FnOnce(&LaunchAnswer) -> io:
             },
             directory: order.directory.as_path(),
             cwd: None,
-            longest_hold: order.longest_hold_ms.map_or(LONGEST_HOLD, Duration::from_millis),
+            longest_hold: order.longest_hold_ms.map_or(MAX_HOLD, Duration::from_millis),
         })
     });
     let held = match made {
@@ -213,7 +213,7 @@ impl ServedSandbox {
         let mut basis = basis.clone();
         basis.env.extend(outside.variables().iter().cloned());
         let users = Users::new(basis, plan, start);
-        let Enforcement { enforced, not_enforced } = running.sandbox.enforcement().clone();
+        let EnforcementReport { enforced, not_enforced } = running.sandbox.enforcement().clone();
         let hello = Hello {
             version: VERSION,
             id: plan.id.clone(),
@@ -242,7 +242,7 @@ impl ServedSandbox {
             descent: spec.descent,
             longest_hold: asked.longest_hold,
         };
-        let unrecorded = (spec.descent == Descent::Zygote).then(|| asked.directory.to_owned());
+        let unrecorded = (spec.descent == ZygoteRole::Zygote).then(|| asked.directory.to_owned());
         Ok(Self {
             running,
             service,

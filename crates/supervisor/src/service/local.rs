@@ -11,13 +11,13 @@ use std::time::Instant;
 use offleash_core::id::RunId;
 use offleash_core::spec::SandboxSpec;
 use offleash_core::text::Text;
-use offleash_isolation::sandbox::Enforcement;
+use offleash_isolation::sandbox::EnforcementReport;
 use offleash_protocol::Dialogue;
 use serde::{Deserialize, Serialize};
 
 use super::answer::LaunchAnswer;
 use super::hold::{ServedSandbox, ServiceSpec, Start, detach, shell};
-use super::order::LONGEST_HOLD;
+use super::order::MAX_HOLD;
 use crate::lifecycle::making::{CallerEnvironment, LaunchSpec, PlannedCommand, StateSource};
 use crate::lifecycle::{KeptSandbox, ManagerError, RunReport, record_kept};
 
@@ -90,7 +90,7 @@ pub fn hold_local(
         },
         directory: &directory,
         cwd: Some(cwd.map_or(Start::Usual, Start::At)),
-        longest_hold: LONGEST_HOLD,
+        longest_hold: MAX_HOLD,
     });
     let held = match made {
         Ok(held) => held,
@@ -101,7 +101,7 @@ pub fn hold_local(
         }
     };
     let hello = &held.service.hello;
-    let enforcement = Enforcement {
+    let enforcement = EnforcementReport {
         enforced: hello.enforced.clone(),
         not_enforced: hello.not_enforced.clone(),
     };

@@ -28,13 +28,13 @@ pub const FILE: &str = "log.jsonl";
 /// The one that was full before it.
 pub const EARLIER: &str = "log.1.jsonl";
 /// Longest file, but for its last line.
-pub const LONGEST_FILE: u64 = 128 * 1024;
+pub const MAX_FILE: u64 = 128 * 1024;
 /// Longest line; what is longer is cut.
-pub(crate) const LONGEST_LINE: usize = 1024;
+pub(crate) const MAX_LINE: usize = 1024;
 /// How much is told of a command.
-const LONGEST_COMMAND: usize = 256;
+const MAX_COMMAND: usize = 256;
 /// Shorter values of variables are too likely to be something else.
-const SHORTEST_SECRET: usize = 6;
+const MIN_SECRET: usize = 6;
 
 /// A line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,7 +75,7 @@ impl Log {
 
     /// Notes a line. What cannot be written is lost: a full disk ends no sandbox.
     pub(super) fn note(&mut self, level: LogLevel, line: &str) {
-        let end = line.floor_char_boundary(LONGEST_LINE);
+        let end = line.floor_char_boundary(MAX_LINE);
         let noted = Noted {
             at_ms: crate::clock::now_ms(),
             level: level.as_str().to_owned(),
@@ -92,7 +92,7 @@ impl Log {
 
     fn write(&mut self, text: &[u8]) -> io::Result<()> {
         let (mut file, size) = match self.open.take() {
-            Some((_, size)) if size >= LONGEST_FILE => {
+            Some((_, size)) if size >= MAX_FILE => {
                 rustix::fs::renameat(&self.directory, FILE, &self.directory, EARLIER)?;
                 self.opened()?
             }
@@ -200,14 +200,14 @@ fn command_line(process: &ProcessInfo) -> String {
     let mut line = words.join(" ");
     for (_, value) in &process.env {
         if let Ok(value) = str::from_utf8(value)
-            && value.len() >= SHORTEST_SECRET
+            && value.len() >= MIN_SECRET
             && line.contains(value)
         {
             line = line.replace(value, "****");
         }
     }
-    if line.len() > LONGEST_COMMAND {
-        line.truncate(line.floor_char_boundary(LONGEST_COMMAND));
+    if line.len() > MAX_COMMAND {
+        line.truncate(line.floor_char_boundary(MAX_COMMAND));
         line.push('…');
     }
     one_line(line.as_bytes()).into_owned()
@@ -242,10 +242,10 @@ mod tests {
         for number in 0..2_000 {
             written.note(LogLevel::Warn, &format!("{number} {}", "x".repeat(300)));
         }
-        written.note(LogLevel::Info, &"y".repeat(10 * LONGEST_LINE));
+        written.note(LogLevel::Info, &"y".repeat(10 * MAX_LINE));
         let read = |name: &str| std::fs::read(directory.path().join(name)).unwrap();
         let (earlier, latest) = (read(EARLIER), read(FILE));
-        let most = usize::try_from(LONGEST_FILE).unwrap() + 2 * LONGEST_LINE;
+        let most = usize::try_from(MAX_FILE).unwrap() + 2 * MAX_LINE;
         assert!(
             earlier.len() <= most && latest.len() <= most,
             "{} {}",
@@ -260,7 +260,7 @@ mod tests {
         assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]) && numbers.last() == Some(&1_999));
         assert_eq!(
             (lines[0].level(), lines.last().unwrap().line.len()),
-            (LogLevel::Warn, LONGEST_LINE)
+            (LogLevel::Warn, MAX_LINE)
         );
         // Another supervisor of the same directory goes on where this one was.
         log(directory.path()).note(LogLevel::Info, "again");
@@ -281,6 +281,6 @@ mod tests {
         );
         assert_eq!(shown(&["a\u{1b}[2J\nb"], &[]), "$'a\\x1b[2J\\nb'");
         let long = shown(&["é".repeat(1_000).as_str()], &[]);
-        assert!(long.len() <= LONGEST_COMMAND + 3 && long.ends_with('…'), "{long}");
+        assert!(long.len() <= MAX_COMMAND + 3 && long.ends_with('…'), "{long}");
     }
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use offleash_core::exec::{ExecEnd, OutputStream};
 use offleash_core::id::RunId;
 use offleash_core::level::Level;
-use offleash_core::record::{LimitHit, Usage};
+use offleash_core::record::{LimitHit, RunUsage};
 use offleash_core::spec::ProcessRef;
 use offleash_protocol::Dialogue;
 use serde::{Deserialize, Serialize};
@@ -27,10 +27,10 @@ pub const VERSION: u32 = 1;
 pub const INPUT_CHUNK: usize = 1024 * 1024;
 
 /// Most bytes of the name by which a command can be found.
-pub const LONGEST_TAG: usize = 256;
+pub const MAX_TAG: usize = 256;
 
 /// Most bytes of the note on an end.
-pub const LONGEST_NOTE: usize = offleash_interpreter::process::LONGEST_NOTE;
+pub const MAX_NOTE: usize = offleash_interpreter::process::MAX_NOTE;
 
 /// What a client asks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,7 +103,7 @@ pub enum SupervisorRequest {
     NoteEnd {
         /// Its tag.
         tag: String,
-        /// The note, of at most [`LONGEST_NOTE`] bytes.
+        /// The note, of at most [`MAX_NOTE`] bytes.
         note: Option<String>,
     },
     /// What was refused after there were so many refusals; [`SupervisorReply::Refusals`].
@@ -231,7 +231,7 @@ pub struct StartExec {
     pub tty: Option<(u16, u16)>,
     /// Whether it gets input; `/dev/null` otherwise.
     pub stdin: bool,
-    /// A name by which it can be found, of at most [`LONGEST_TAG`] bytes.
+    /// A name by which it can be found, of at most [`MAX_TAG`] bytes.
     pub tag: Option<String>,
     /// After so many milliseconds it is killed.
     pub timeout_ms: Option<u64>,
@@ -322,7 +322,7 @@ pub struct Ended {
     /// When, RFC 3339 in UTC.
     pub at: String,
     /// What was used in all.
-    pub usage: Usage,
+    pub usage: RunUsage,
     /// Limits that were hit.
     pub limits_hit: Vec<LimitHit>,
     /// Whether the kernel killed something for want of memory.

@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::id::RunId;
-use offleash_core::level::{Degrade, Level, LevelChoice};
+use offleash_core::level::{DegradeMode, Level, LevelChoice};
 use offleash_core::limits::Limits;
 use offleash_core::network::host_pattern::HostPattern;
 use offleash_core::network::secret::{
-    PlaceError, Placeholder, Secret, SecretPlace, SecretSource, SecretSpec, SecretValue, ValueError,
+    NamedSecret, PlaceError, Placeholder, SecretPlace, SecretSource, SecretSpec, SecretValue, ValueError,
 };
 use offleash_core::network::upstream_proxy::{ProxyCredentials, ProxyError, ProxySource, UpstreamProxy};
 use offleash_core::network::{
     DnsServerError, HeaderRule, HeaderRuleError, HeaderScope, NetworkRule, PatternError, RequestRules, RuleVerdict,
 };
-use offleash_core::spec::{Descent, NetworkSpec, RootChoice, SandboxSpec};
+use offleash_core::spec::{NetworkSpec, RootChoice, SandboxSpec, ZygoteRole};
 use offleash_core::template::TemplateName;
 use offleash_core::text::Text;
 use offleash_core::units::{Bytes, CpuCount};
@@ -47,7 +47,7 @@ pub struct SupervisorOrder {
     /// Below which level it is not to be made.
     pub min_level: Option<Level>,
     /// Whether weaker enforcement than asked for is acceptable.
-    pub degrade: Degrade,
+    pub degrade: DegradeMode,
     /// What it may use.
     pub limits: LimitsOrder,
     /// What it may reach.
@@ -55,12 +55,12 @@ pub struct SupervisorOrder {
     /// Whether its programs may trace each other, as debuggers do.
     pub allow_ptrace: bool,
     /// Whose copies its processes may be.
-    pub descent: Descent,
+    pub descent: ZygoteRole,
     /// Whether a copy of the zygote's process is wanted as soon as it is made, so that it is worth asking for ahead.
     pub wants_copy: bool,
     /// Whether what it writes to was copied for it, from another one's.
     pub is_copied: bool,
-    /// How long a client may hold it still, in milliseconds; [`LONGEST_HOLD`] if absent.
+    /// How long a client may hold it still, in milliseconds; [`MAX_HOLD`] if absent.
     pub longest_hold_ms: Option<u64>,
 }
 
@@ -69,7 +69,7 @@ impl Dialogue for SupervisorOrder {
 }
 
 /// How long a client may hold a sandbox still unless it is ordered otherwise; clients themselves know shorter times.
-pub const LONGEST_HOLD: Duration = Duration::from_secs(300);
+pub const MAX_HOLD: Duration = Duration::from_secs(300);
 
 /// What the files of a sandbox are at first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -216,7 +216,7 @@ impl SecretOrder {
     ///
     /// # Errors
     /// When a host, a header or the value is none.
-    pub fn secret(&self) -> Result<Secret, OrderError> {
+    pub fn secret(&self) -> Result<NamedSecret, OrderError> {
         let value = self.value.as_deref().unwrap_or(NO_VALUE);
         let value = SecretValue::new(value.as_bytes().to_vec()).map_err(OrderError::SecretValue)?;
         let mut hosts = Vec::new();
@@ -228,7 +228,7 @@ impl SecretOrder {
             .iter()
             .map(|name| format!("header:{name}").parse())
             .collect();
-        Ok(Secret {
+        Ok(NamedSecret {
             spec: SecretSpec {
                 name: self.name.clone(),
                 // Where the value came from nobody asks any more.
@@ -291,7 +291,7 @@ impl NetworkOrder {
     ///
     /// # Errors
     /// When one is none.
-    pub fn secrets(&self) -> Result<Vec<Secret>, OrderError> {
+    pub fn secrets(&self) -> Result<Vec<NamedSecret>, OrderError> {
         self.secrets.iter().map(SecretOrder::secret).collect()
     }
 
@@ -338,7 +338,7 @@ impl LimitsOrder {
             pids: self.pids,
             workspace: self.disk,
             file_size: self.disk,
-            inodes: self.disk.map(|_| MOST_FILES),
+            inodes: self.disk.map(|_| MAX_FILES),
             output: None,
             net_bytes: None,
             net_connections: None,
@@ -348,7 +348,7 @@ impl LimitsOrder {
 }
 
 /// Files, directories and links of a sandbox whose disk is limited.
-pub const MOST_FILES: u64 = 2_000_000;
+pub const MAX_FILES: u64 = 2_000_000;
 
 impl SupervisorOrder {
     /// The same as every door describes a sandbox.
@@ -410,7 +410,7 @@ mod tests {
             env: vec![("A".into(), "".into())],
             level: Some(Level::Process),
             min_level: Some(Level::ProcessLandlock),
-            degrade: Degrade::Allow,
+            degrade: DegradeMode::Allow,
             limits: LimitsOrder {
                 cpus: Some(CpuCount { millis: 1500 }),
                 memory: Some(Bytes(u64::MAX)),
@@ -435,7 +435,7 @@ mod tests {
                 ..NetworkOrder::default()
             },
             allow_ptrace: true,
-            descent: Descent::Below(ProcessRef { pid: 7, start_ticks: 9 }),
+            descent: ZygoteRole::Below(ProcessRef { pid: 7, start_ticks: 9 }),
             wants_copy: true,
             is_copied: true,
             longest_hold_ms: Some(1),

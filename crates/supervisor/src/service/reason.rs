@@ -35,7 +35,7 @@ fn exceeded(hit: &LimitHit) -> String {
 
 #[cfg(test)]
 mod tests {
-    use offleash_core::record::Usage;
+    use offleash_core::record::RunUsage;
 
     use super::*;
 
@@ -49,7 +49,7 @@ mod tests {
         let ended = |reason, limits_hit, out_of_memory| Ended {
             reason,
             at: String::new(),
-            usage: Usage::default(),
+            usage: RunUsage::default(),
             limits_hit,
             out_of_memory,
         };

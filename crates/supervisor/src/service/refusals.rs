@@ -10,7 +10,7 @@ use super::message::Refusals;
 /// How many are kept.
 const KEPT: usize = 32;
 /// Longest one; what is longer is cut.
-const LONGEST: usize = 512;
+const MAX_LENGTH: usize = 512;
 
 /// The newest refusals, and how many there were.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ impl RecentRefusals {
     }
 
     pub(super) fn keep(&mut self, mut line: String) {
-        line.truncate(line.floor_char_boundary(LONGEST));
+        line.truncate(line.floor_char_boundary(MAX_LENGTH));
         if self.lines.len() == KEPT {
             self.lines.pop_front();
         }
@@ -116,7 +116,7 @@ mod tests {
         let mut recent = RecentRefusals::default();
         recent.note(&refused(&format!("\u{1b}[2J{}", "é".repeat(1000))));
         let line = &recent.after(0).lines[0];
-        assert!(line.len() <= LONGEST && !line.contains('\u{1b}'), "{line:?}");
+        assert!(line.len() <= MAX_LENGTH && !line.contains('\u{1b}'), "{line:?}");
     }
 
     #[test]

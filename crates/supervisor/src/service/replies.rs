@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use offleash_protocol::Decoder;
+use offleash_protocol::MessageDecoder;
 use offleash_sys::socket;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
@@ -21,7 +21,7 @@ const AT_ONCE: usize = 64 * 1024;
 #[derive(Debug)]
 pub(super) struct Replies {
     stream: UnixStream,
-    decoder: Decoder<SupervisorReply>,
+    decoder: MessageDecoder<SupervisorReply>,
     descriptors: VecDeque<OwnedFd>,
 }
 
@@ -46,7 +46,7 @@ impl Replies {
         }
         Ok(Self {
             stream,
-            decoder: Decoder::new(),
+            decoder: MessageDecoder::new(),
             descriptors: VecDeque::new(),
         })
     }
@@ -59,7 +59,7 @@ impl Replies {
             }
             // Many streams wait for long: what waits keeps no buffer.
             if self.decoder.pending() == 0 {
-                self.decoder = Decoder::new();
+                self.decoder = MessageDecoder::new();
             }
             let readable = self.stream.readable().await;
             readable.map_err(SupervisorError::io("hear the supervisor of the sandbox"))?;

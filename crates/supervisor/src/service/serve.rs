@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 use offleash_core::exec::ExecEvent;
 use offleash_core::log_level::LogLevel;
-use offleash_core::record::{Denial, LimitEffect, LimitHit};
-use offleash_core::spec::Descent;
+use offleash_core::record::{DenialRecord, LimitEffect, LimitHit};
+use offleash_core::spec::ZygoteRole;
 use offleash_gateway::{Account, Gateway};
 use offleash_isolation::error::IsolationError;
-use offleash_isolation::sandbox::{ExecId, Final, Sandbox};
+use offleash_isolation::sandbox::{ExecId, FinalReport, Sandbox};
 use offleash_store::rfc3339_now;
 use offleash_sys::signals::SignalQueue;
 use rustix::event::{PollFd, PollFlags};
@@ -64,7 +64,7 @@ pub(super) struct SocketService {
     pub(super) users: Users,
     pub(super) authority: Authority,
     pub(super) bounds: UsageBounds,
-    pub(super) descent: Descent,
+    pub(super) descent: ZygoteRole,
     /// How long a client may hold it still.
     pub(super) longest_hold: Duration,
 }
@@ -73,7 +73,7 @@ pub(super) struct SocketService {
 #[derive(Debug, Default)]
 pub(super) struct EndRemains {
     /// What was refused.
-    pub(super) denials: Vec<Denial>,
+    pub(super) denials: Vec<DenialRecord>,
     /// What was asked of the network, if there was one.
     pub(super) network: Option<Account>,
 }
@@ -333,7 +333,7 @@ impl SocketClients {
             return;
         }
         self.looks = now + LOOK_EVERY;
-        if self.service.descent == Descent::Zygote && self.connections.is_empty() && !has_descendants(held.sandbox) {
+        if self.service.descent == ZygoteRole::Zygote && self.connections.is_empty() && !has_descendants(held.sandbox) {
             // Neither does a daemon follow it nor is it of use to anybody.
             held.end(Ending::Killed);
         }
@@ -348,7 +348,7 @@ impl SocketClients {
             mut sandbox, gateway, ..
         } = running;
         // What kept it from ending in good order is the kernel's, and of no use to clients.
-        let last = sandbox.kill().unwrap_or_else(|_| Final::default());
+        let last = sandbox.kill().unwrap_or_else(|_| FinalReport::default());
         self.note_news(gateway.as_ref());
         let mut limits_hit = std::mem::take(&mut self.limits_hit);
         for hit in last.limits_hit.iter().filter(|hit| !limits_hit.contains(hit)) {
@@ -441,7 +441,7 @@ fn has_descendants(sandbox: &dyn Sandbox) -> bool {
 }
 
 /// What was refused, as a line of the log.
-fn told(denial: &Denial) -> String {
+fn told(denial: &DenialRecord) -> String {
     let times = match denial.count {
         1 => String::new(),
         count => format!(" {count} times"),

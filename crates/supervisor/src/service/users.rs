@@ -5,9 +5,9 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 
 use offleash_core::exec::{ExecRequest, Stdin, TerminalSize, UserIds};
-use offleash_core::plan::{Environment, Plan, User};
+use offleash_core::plan::{Environment, Plan, SandboxUser};
 
-use super::message::{LONGEST_TAG, StartExec, SupervisorFailure, UserInfo};
+use super::message::{MAX_TAG, StartExec, SupervisorFailure, UserInfo};
 use offleash_planner::{ExecBasis, trust_variables};
 
 /// The users of a sandbox, and what each starts from.
@@ -39,7 +39,7 @@ impl Users {
     }
 
     pub(super) fn infos(&self) -> Vec<UserInfo> {
-        let info = |user: &User| UserInfo {
+        let info = |user: &SandboxUser| UserInfo {
             name: user.name.clone(),
             uid: user.uid,
             gid: user.gid,
@@ -49,7 +49,7 @@ impl Users {
     }
 
     /// The user of that name, or the usual one.
-    pub(super) fn find(&self, name: Option<&str>) -> Result<&User, SupervisorFailure> {
+    pub(super) fn find(&self, name: Option<&str>) -> Result<&SandboxUser, SupervisorFailure> {
         let mut named = self.basis.users.iter();
         let found = match name {
             None => named.next(),
@@ -59,7 +59,7 @@ impl Users {
     }
 
     /// The ids that a user has; `None` where it is what the guest is, too.
-    pub(super) fn ids(&self, user: &User) -> Option<UserIds> {
+    pub(super) fn ids(&self, user: &SandboxUser) -> Option<UserIds> {
         self.differ.then(|| user.ids())
     }
 
@@ -83,7 +83,7 @@ impl Users {
         Ok((request, user.name.clone()))
     }
 
-    fn environment(&self, user: &User, cwd: &PathBuf, start: &StartExec) -> Environment {
+    fn environment(&self, user: &SandboxUser, cwd: &PathBuf, start: &StartExec) -> Environment {
         let mut env = self.basis.environment_of(user);
         if self.names_authority {
             let known: Vec<OsString> = env.iter().map(|(name, _)| name.clone()).collect();
@@ -105,7 +105,7 @@ impl Users {
 }
 
 /// Longest path that Linux takes (PATH_MAX, with the byte that ends it).
-const LONGEST_PATH: usize = 4095;
+const MAX_PATH: usize = 4095;
 
 /// What no kernel would take, and what is kept for as long as the command runs and longer than it may be.
 fn check(start: &StartExec) -> Result<(), SupervisorFailure> {
@@ -115,13 +115,11 @@ fn check(start: &StartExec) -> Result<(), SupervisorFailure> {
     if start.argv.first().is_none_or(Vec::is_empty) {
         return Err(invalid("there is no command"));
     }
-    if start.tag.as_ref().is_some_and(|tag| tag.len() > LONGEST_TAG) {
-        return Err(invalid(&format!("the tag has more than {LONGEST_TAG} bytes")));
+    if start.tag.as_ref().is_some_and(|tag| tag.len() > MAX_TAG) {
+        return Err(invalid(&format!("the tag has more than {MAX_TAG} bytes")));
     }
-    if start.cwd.as_ref().is_some_and(|cwd| cwd.len() > LONGEST_PATH) {
-        return Err(invalid(&format!(
-            "the directory's path has more than {LONGEST_PATH} bytes"
-        )));
+    if start.cwd.as_ref().is_some_and(|cwd| cwd.len() > MAX_PATH) {
+        return Err(invalid(&format!("the directory's path has more than {MAX_PATH} bytes")));
     }
     let has_nul = |text: &Vec<u8>| text.contains(&0);
     if start.argv.iter().any(has_nul) || start.cwd.iter().any(has_nul) {

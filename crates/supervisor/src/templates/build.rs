@@ -9,7 +9,7 @@ use std::time::Instant;
 use offleash_core::error::Explained as _;
 use offleash_core::limits::{LimitName, Limits};
 use offleash_core::network::{DomainName, Host, NetworkRule, RuleVerdict, classify};
-use offleash_core::record::{Connection, ConnectionVerdict, NetworkUse, Outcome};
+use offleash_core::record::{ConnectionRecord, ConnectionVerdict, NetworkUse, Outcome};
 use offleash_core::spec::{IdChoice, NetworkSpec, RootChoice, SandboxSpec};
 use offleash_core::template::{PackageManager, Recipe, TemplateName};
 use offleash_core::text::Text;
@@ -22,15 +22,15 @@ use super::error::TemplateError;
 use super::lines::{LinesIo, signals};
 use super::remove_abandoned;
 use crate::lifecycle::{self, RunRequest};
-use offleash_planner::base::{Template, remove_layer};
-use offleash_planner::recipes::steps::{self, Step};
-use offleash_planner::recipes::{Indexes, Machine};
+use offleash_planner::base::{ReadyBase, remove_layer};
+use offleash_planner::recipes::steps::{self, RecipeStep};
+use offleash_planner::recipes::{IndexConfiguration, RecipeIndexes};
 
 /// What a template may take on disk whose owner does not say.
 pub const USUAL_DISK: Bytes = Bytes(8 << 30);
 
 /// Files, directories and links that a template may consist of.
-const MOST_FILES: u64 = 2_000_000;
+const MAX_FILES: u64 = 2_000_000;
 
 /// How many of the places that a step may not reach are named before the rest is only counted.
 const NAMED: usize = 5;
@@ -108,12 +108,12 @@ fn carry_out(
 ) -> Result<TemplateRecord, TemplateError> {
     let mut recipe = request.recipe.clone();
     // Before anything is installed: changes of the host meanwhile make it outdated.
-    let base = Template::system_stamp();
+    let base = ReadyBase::system_stamp();
     let signals = signals().map_err(|source| TemplateError::Host {
         action: "queue signals",
         source,
     })?;
-    let indexes = Indexes::of(&recipe, &request.env, &Machine::this());
+    let indexes = RecipeIndexes::of(&recipe, &request.env, &IndexConfiguration::this());
     indexes.notes.iter().for_each(|note| progress.note(note));
     let build = Build {
         spec: spec(request, &new.layer(), &indexes)?,
@@ -170,7 +170,7 @@ fn parts(layer: &Path) -> Result<Vec<PathBuf>, TemplateError> {
     Ok(listed.flatten().map(|found| found.path()).collect())
 }
 
-fn spec(request: &BuildRequest, layer: &Path, indexes: &Indexes) -> Result<SandboxSpec, TemplateError> {
+fn spec(request: &BuildRequest, layer: &Path, indexes: &RecipeIndexes) -> Result<SandboxSpec, TemplateError> {
     let recipe = &request.recipe;
     let mut network = request.network.clone();
     for rule in indexes.rules.iter().chain(&recipe.allow) {
@@ -190,7 +190,7 @@ fn spec(request: &BuildRequest, layer: &Path, indexes: &Indexes) -> Result<Sandb
         limits: Limits {
             workspace: Some(request.disk),
             file_size: Some(request.disk),
-            inodes: Some(MOST_FILES),
+            inodes: Some(MAX_FILES),
             output: None,
             ..Limits::default()
         },
@@ -218,7 +218,7 @@ impl Build<'_> {
         })
     }
 
-    fn take(&self, step: &Step, signals: &SignalQueue, progress: &mut dyn Progress) -> Result<(), TemplateError> {
+    fn take(&self, step: &RecipeStep, signals: &SignalQueue, progress: &mut dyn Progress) -> Result<(), TemplateError> {
         let mut spec = self.spec.clone();
         // What the owner passes wins over what a step usually has.
         let usual = step
@@ -264,7 +264,7 @@ impl Build<'_> {
         }
     }
 
-    fn judge(&self, step: &Step, outcome: &Outcome) -> Option<TemplateError> {
+    fn judge(&self, step: &RecipeStep, outcome: &Outcome) -> Option<TemplateError> {
         let how = match outcome {
             Outcome::Exited { code: 0 } => return None,
             Outcome::Exited { code } => match steps::missing(step, *code) {
@@ -369,7 +369,7 @@ fn judged(network: &NetworkUse) -> BTreeSet<String> {
 
 /// The names and places that no rule is about, each once.
 fn refused(network: &NetworkUse) -> BTreeSet<String> {
-    let is_refused = |seen: &&Connection| seen.verdict == ConnectionVerdict::Refused && seen.rule.is_none();
+    let is_refused = |seen: &&ConnectionRecord| seen.verdict == ConnectionVerdict::Refused && seen.rule.is_none();
     let places = network.connections.iter().filter(is_refused);
     let places = places.map(|seen| match Host::parse(&seen.host) {
         Ok(Host::Address(IpAddr::V6(address))) => format!("[{address}]:{}", seen.port),
@@ -383,10 +383,10 @@ fn refused(network: &NetworkUse) -> BTreeSet<String> {
 mod tests {
     use super::*;
 
-    fn connection(host: &str, verdict: ConnectionVerdict, rule: Option<&str>) -> Connection {
-        Connection {
+    fn connection(host: &str, verdict: ConnectionVerdict, rule: Option<&str>) -> ConnectionRecord {
+        ConnectionRecord {
             rule: rule.map(ToOwned::to_owned),
-            ..Connection::seen(host, 443, verdict)
+            ..ConnectionRecord::seen(host, 443, verdict)
         }
     }
 
@@ -432,7 +432,7 @@ mod tests {
 
     #[test]
     fn what_a_name_led_to_inside_is_told_once() {
-        let reached = |host: &str, address: &str| Connection {
+        let reached = |host: &str, address: &str| ConnectionRecord {
             address: Some(address.parse().unwrap()),
             ..connection(host, ConnectionVerdict::Allowed, None)
         };

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use offleash_core::exec::OutputStream;
-use offleash_core::network::{Approval, Question};
+use offleash_core::network::{ApprovalAnswer, ApprovalQuestion};
 use offleash_core::text;
 use offleash_sys::signals::SignalQueue;
 use rustix::event::PollFlags;
@@ -16,7 +16,7 @@ use crate::run_client::{ExecIo, ExecIoEvent};
 /// SIGHUP, SIGINT, SIGQUIT and SIGTERM.
 const SIGNALS: [i32; 4] = [1, 2, 3, 15];
 /// Longest line that is kept, bytes.
-const LONGEST_LINE: usize = 1024;
+const MAX_LINE: usize = 1024;
 /// How many lines are told with a failure.
 const LAST_LINES: usize = 12;
 
@@ -79,7 +79,7 @@ impl<'a> LinesIo<'a> {
         if line.is_empty() {
             return;
         }
-        let line = text::one_line(line.get(..LONGEST_LINE).unwrap_or(line).trim_ascii_end()).into_owned();
+        let line = text::one_line(line.get(..MAX_LINE).unwrap_or(line).trim_ascii_end()).into_owned();
         self.progress.line(&line);
         if self.last.len() == LAST_LINES {
             self.last.pop_front();
@@ -99,9 +99,9 @@ impl ExecIo for LinesIo<'_> {
             if byte == b'\n' {
                 let line = std::mem::take(&mut self.begun[index]);
                 self.tell(&line);
-            } else if byte == b'\r' && self.begun[index].len() > LONGEST_LINE {
+            } else if byte == b'\r' && self.begun[index].len() > MAX_LINE {
                 self.begun[index].clear();
-            } else if self.begun[index].len() <= 4 * LONGEST_LINE {
+            } else if self.begun[index].len() <= 4 * MAX_LINE {
                 self.begun[index].push(byte);
             }
         }
@@ -128,9 +128,9 @@ impl ExecIo for LinesIo<'_> {
         Ok(events)
     }
 
-    fn ask(&mut self, _question: Question) -> Option<Approval> {
+    fn ask(&mut self, _question: ApprovalQuestion) -> Option<ApprovalAnswer> {
         // Nobody is asked: what a build may reach is said before.
-        Some(Approval::NoTerminal)
+        Some(ApprovalAnswer::NoTerminal)
     }
 
     fn withdraw(&mut self) {}
@@ -168,7 +168,7 @@ mod tests {
         }
         door.write(OutputStream::Stdout, vec![b'x'; 100_000]);
         let last = door.finish().last_lines;
-        let x = "x".repeat(LONGEST_LINE);
+        let x = "x".repeat(MAX_LINE);
         let expected = ["ab", "cd", "100%", r"$'\x1b[31mred'", "in", x.as_str(), "eeeeee"];
         assert_eq!(last, expected);
         assert_eq!(told.0, expected);

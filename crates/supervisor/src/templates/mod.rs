@@ -14,14 +14,14 @@ use std::path::Path;
 
 use offleash_core::template::TemplateName;
 use offleash_store::{
-    Abandoned, FileError, HeldTemplate, HostIdentity, StateDirectory, Taken, TemplateRecord, Templates,
+    AbandonedLayer, FileError, HeldTemplate, HostIdentity, StateDirectory, TakeOutcome, TemplateRecord, TemplateStore,
     remove_directory,
 };
 
 pub use self::build::{BuildRequest, Progress, USUAL_DISK, build};
 pub use self::error::TemplateError;
 pub use self::order::{BUILD_ROLE, BuildEvent, BuildOrder, BuildWatcher};
-use offleash_planner::base::{Template, remove_layer};
+use offleash_planner::base::{ReadyBase, remove_layer};
 
 /// A template in a list.
 #[derive(Debug, Clone)]
@@ -40,7 +40,7 @@ pub struct TemplateListing {
 /// When the state directory cannot be used.
 pub fn list(state: &StateDirectory) -> Result<Vec<TemplateListing>, TemplateError> {
     let templates = state.templates()?;
-    let now = Template::system_stamp();
+    let now = ReadyBase::system_stamp();
     let mut listed = Vec::new();
     for name in templates.names()? {
         let in_use = templates.is_used(&name)?;
@@ -66,7 +66,7 @@ pub fn inspect(state: &StateDirectory, name: &TemplateName) -> Result<TemplateLi
         .hold(name)?
         .ok_or_else(|| TemplateError::Missing { name: name.clone() })?;
     Ok(TemplateListing {
-        outdated: held.record().base != Template::system_stamp(),
+        outdated: held.record().base != ReadyBase::system_stamp(),
         record: held.record().clone(),
         in_use,
     })
@@ -107,9 +107,9 @@ pub fn clean(state: &StateDirectory) -> Result<(), TemplateError> {
 /// `Missing`, `InUse`; when files cannot be removed, which the next command tries again.
 pub fn remove(state: &StateDirectory, name: &TemplateName) -> Result<(), TemplateError> {
     match state.templates()?.take(name)? {
-        Taken::Taken(abandoned) => discard(&abandoned),
-        Taken::InUse => Err(TemplateError::InUse { name: name.clone() }),
-        Taken::Missing => Err(TemplateError::Missing { name: name.clone() }),
+        TakeOutcome::Taken(abandoned) => discard(&abandoned),
+        TakeOutcome::InUse => Err(TemplateError::InUse { name: name.clone() }),
+        TakeOutcome::Missing => Err(TemplateError::Missing { name: name.clone() }),
     }
 }
 
@@ -125,7 +125,7 @@ pub(crate) fn hold(state: &Path, name: &TemplateName) -> Result<HeldTemplate, Te
 /// It is used all the same: it holds whole files, and where they do not fit the host's any more, programs in it fail and
 /// nothing else does.
 pub fn outdated(record: &TemplateRecord) -> Option<String> {
-    (record.base != Template::system_stamp()).then(|| {
+    (record.base != ReadyBase::system_stamp()).then(|| {
         format!(
             "the host's packages have changed since template `{}` was built ({}); if something in it fails, build it again \
              with `offleash template build`",
@@ -135,13 +135,13 @@ pub fn outdated(record: &TemplateRecord) -> Option<String> {
 }
 
 /// What cannot be removed now stays until the next time.
-fn remove_abandoned(templates: &Templates) {
+fn remove_abandoned(templates: &TemplateStore) {
     for abandoned in templates.abandoned().into_iter().flatten() {
         let _removed = discard(&abandoned);
     }
 }
 
-fn discard(abandoned: &Abandoned) -> Result<(), TemplateError> {
+fn discard(abandoned: &AbandonedLayer) -> Result<(), TemplateError> {
     remove_layer(&abandoned.layer())?;
     remove_directory(abandoned.path()).map_err(|error: FileError| TemplateError::File(error))
 }

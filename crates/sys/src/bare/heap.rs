@@ -22,7 +22,7 @@ const PAGE: usize = 4096;
 
 /// The heap of a program that has one thread.
 #[derive(Debug)]
-pub struct Heap {
+pub struct BareHeap {
     state: UnsafeCell<HeapState>,
 }
 
@@ -37,9 +37,9 @@ struct HeapState {
 
 // SAFETY: a program that uses this has one thread (see the module's description), so no two calls overlap. The child
 // of `spawn` shares the memory but allocates nothing.
-unsafe impl Sync for Heap {}
+unsafe impl Sync for BareHeap {}
 
-impl Heap {
+impl BareHeap {
     /// An empty heap.
     #[expect(clippy::new_without_default, reason = "only for a static")]
     pub const fn new() -> Self {
@@ -68,7 +68,7 @@ fn mapped_length(size: usize) -> usize {
 
 // SAFETY: blocks come from private mappings, are handed out once until they are freed, are large enough, and are
 // aligned as `list_for` says.
-unsafe impl GlobalAlloc for Heap {
+unsafe impl GlobalAlloc for BareHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: one thread, and no reference to the state outlives a call.
         let state = unsafe { &mut *self.state.get() };
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn blocks_of_all_sizes_keep_what_was_written_to_them() {
-        let heap = Heap::new();
+        let heap = BareHeap::new();
         let (mut state, mut blocks) = (0x2545_f491_4f6c_dd1d_u64, Vec::<FreeBlock>::new());
         for round in 0..4_000_u32 {
             let mark = u8::try_from(round % 251).unwrap();
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn zeroed_blocks_are_zero_whatever_was_in_them() {
-        let heap = Heap::new();
+        let heap = BareHeap::new();
         for size in [1, 100, 5_000, CHUNK, 1 << 20] {
             let layout = Layout::from_size_align(size, 8).unwrap();
             for _ in 0..3 {
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn freed_blocks_are_used_again() {
-        let heap = Heap::new();
+        let heap = BareHeap::new();
         let layout = Layout::from_size_align(100, 8).unwrap();
         // SAFETY: the size is not zero.
         let first = unsafe { heap.alloc(layout) };

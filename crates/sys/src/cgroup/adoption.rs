@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use super::delegation;
 use super::directory::GroupDirectory;
 use super::error::CgroupError;
-use super::group::{Group, GroupPart};
-use super::hierarchy::{Controller, Version};
+use super::group::{ControlGroup, GroupPart};
+use super::hierarchy::{Controller, HierarchyVersion};
 use super::limits::EnforcedLimits;
 
 /// `CGROUP_SUPER_MAGIC` of `statfs(2)`.
@@ -14,7 +14,7 @@ const V1_MAGIC: u64 = 0x0027_e0eb;
 /// `CGROUP2_SUPER_MAGIC` of `statfs(2)`.
 const V2_MAGIC: u64 = 0x6367_7270;
 
-impl Group {
+impl ControlGroup {
     /// The group with these recorded directories, to be killed and removed or watched further.
     ///
     /// Directories that are gone, as after a restart of the machine, are left out; [`Self::paths`] may be empty.
@@ -54,8 +54,8 @@ fn adopt_part(path: PathBuf) -> Result<Option<GroupPart>, CgroupError> {
         .map_err(|errno| CgroupError::io("reading the file system of", directory.path(), errno))?;
     // The type is signed and of different widths on different machines; the two values fit them all.
     let version = match u64::try_from(found.f_type) {
-        Ok(V1_MAGIC) => Version::V1,
-        Ok(V2_MAGIC) => Version::V2,
+        Ok(V1_MAGIC) => HierarchyVersion::V1,
+        Ok(V2_MAGIC) => HierarchyVersion::V2,
         _ => {
             let path = directory.path().to_path_buf();
             return Err(CgroupError::NotOurs {
@@ -78,17 +78,17 @@ fn is_plain(path: &Path) -> bool {
 }
 
 /// The controllers that a group has, by their files.
-fn controllers_of(group: &GroupDirectory, version: Version) -> Vec<Controller> {
+fn controllers_of(group: &GroupDirectory, version: HierarchyVersion) -> Vec<Controller> {
     let file = |controller| match (controller, version) {
-        (Controller::Cpu, Version::V1) => "cpu.cfs_quota_us",
-        (Controller::Cpu, Version::V2) => "cpu.max",
-        (Controller::CpuAccounting, Version::V1) => "cpuacct.usage",
-        (Controller::CpuAccounting, Version::V2) => "cpu.stat",
-        (Controller::Memory, Version::V1) => "memory.limit_in_bytes",
-        (Controller::Memory, Version::V2) => "memory.max",
+        (Controller::Cpu, HierarchyVersion::V1) => "cpu.cfs_quota_us",
+        (Controller::Cpu, HierarchyVersion::V2) => "cpu.max",
+        (Controller::CpuAccounting, HierarchyVersion::V1) => "cpuacct.usage",
+        (Controller::CpuAccounting, HierarchyVersion::V2) => "cpu.stat",
+        (Controller::Memory, HierarchyVersion::V1) => "memory.limit_in_bytes",
+        (Controller::Memory, HierarchyVersion::V2) => "memory.max",
         (Controller::Pids, _) => "pids.max",
-        (Controller::Freezer, Version::V1) => "freezer.state",
-        (Controller::Freezer, Version::V2) => "cgroup.freeze",
+        (Controller::Freezer, HierarchyVersion::V1) => "freezer.state",
+        (Controller::Freezer, HierarchyVersion::V2) => "cgroup.freeze",
     };
     Controller::ALL
         .into_iter()

@@ -12,8 +12,8 @@ use rustix::process::Pid;
 
 use super::NAME_PREFIX;
 use super::directory::GroupDirectory;
-use super::error::{CgroupError, Reason};
-use super::hierarchy::{Controller, HierarchyTree, Version, writable};
+use super::error::{CgroupError, ControllerProblem};
+use super::hierarchy::{Controller, HierarchyTree, HierarchyVersion, writable};
 use super::mounts::{GroupMembership, HierarchyMount};
 use crate::process::is_own_child;
 
@@ -29,7 +29,7 @@ pub(super) enum DelegationWay {
     Only {
         enabled: Vec<Controller>,
         /// Why no others.
-        otherwise: Reason,
+        otherwise: ControllerProblem,
     },
     /// These are handed down already, others will be by a write to `cgroup.subtree_control`.
     Enable { enabled: Vec<Controller> },
@@ -38,14 +38,14 @@ pub(super) enum DelegationWay {
 }
 
 impl DelegationWay {
-    pub(super) fn impossible(reason: Reason) -> Self {
+    pub(super) fn impossible(reason: ControllerProblem) -> Self {
         DelegationWay::Only {
             enabled: Vec::new(),
             otherwise: reason,
         }
     }
 
-    pub(super) fn allows(&self, controller: Controller) -> Result<(), Reason> {
+    pub(super) fn allows(&self, controller: Controller) -> Result<(), ControllerProblem> {
         match self {
             DelegationWay::Only { enabled, otherwise } if !enabled.contains(&controller) => Err(otherwise.clone()),
             _ => Ok(()),
@@ -71,7 +71,7 @@ pub(super) fn tree(
     own_group: PathBuf,
 ) -> HierarchyTree {
     let found = if mount.read_only {
-        Err(Reason::ReadOnly {
+        Err(ControllerProblem::ReadOnly {
             path: own_group.clone(),
         })
     } else {
@@ -83,7 +83,7 @@ pub(super) fn tree(
     match found {
         Ok(found) => found,
         Err(reason) => HierarchyTree {
-            version: Version::V2,
+            version: HierarchyVersion::V2,
             controllers: Vec::new(),
             parent: own_group,
             may_create: Err(reason.clone()),
@@ -93,7 +93,7 @@ pub(super) fn tree(
 }
 
 /// Our own group, or its parent if we are in the supervisor's leaf already.
-fn in_own_group(own: &[i32], own_group: &Path) -> Result<HierarchyTree, Reason> {
+fn in_own_group(own: &[i32], own_group: &Path) -> Result<HierarchyTree, ControllerProblem> {
     let in_leaf = own_group.file_name() == Some(OsStr::new(SUPERVISOR));
     let parent = if in_leaf {
         own_group.parent().unwrap_or(own_group)
@@ -110,7 +110,7 @@ fn in_own_group(own: &[i32], own_group: &Path) -> Result<HierarchyTree, Reason> 
     } else if others == 0 && undelegated_unit(parent) {
         DelegationWay::Only {
             enabled,
-            otherwise: Reason::UnitNotDelegated {
+            otherwise: ControllerProblem::UnitNotDelegated {
                 path: parent.to_path_buf(),
             },
         }
@@ -119,7 +119,7 @@ fn in_own_group(own: &[i32], own_group: &Path) -> Result<HierarchyTree, Reason> 
     } else {
         DelegationWay::Only {
             enabled,
-            otherwise: Reason::OtherProcesses {
+            otherwise: ControllerProblem::OtherProcesses {
                 path: parent.to_path_buf(),
                 count: others,
             },
@@ -131,7 +131,7 @@ fn in_own_group(own: &[i32], own_group: &Path) -> Result<HierarchyTree, Reason> 
         return Err(otherwise.clone());
     }
     Ok(HierarchyTree {
-        version: Version::V2,
+        version: HierarchyVersion::V2,
         controllers: controllers_in(&group, "cgroup.controllers"),
         parent: parent.to_path_buf(),
         may_create: Ok(()),
@@ -149,13 +149,13 @@ fn at_the_top(member: &GroupMembership, mount: &HierarchyMount, top: &Path) -> O
     let group = open_writable(top).ok().filter(|group| !group.has("cgroup.type"))?;
     let enabled = controllers_in(&group, "cgroup.subtree_control");
     Some(HierarchyTree {
-        version: Version::V2,
+        version: HierarchyVersion::V2,
         controllers: enabled.clone(),
         parent: top.to_path_buf(),
         may_create: Ok(()),
         placement: DelegationWay::Only {
             enabled,
-            otherwise: Reason::NotDelegated {
+            otherwise: ControllerProblem::NotDelegated {
                 path: top.to_path_buf(),
             },
         },
@@ -163,17 +163,17 @@ fn at_the_top(member: &GroupMembership, mount: &HierarchyMount, top: &Path) -> O
 }
 
 /// The group, if we may make groups in it and move processes between them.
-fn open_writable(group: &Path) -> Result<GroupDirectory, Reason> {
+fn open_writable(group: &Path) -> Result<GroupDirectory, ControllerProblem> {
     writable(group)?;
     for file in ["cgroup.procs", "cgroup.subtree_control"] {
         // Without these two a directory that happens to be ours is not delegated (cgroup-v2, "Model of Delegation").
         rustix::fs::accessat(CWD, group.join(file), Access::WRITE_OK, AtFlags::EACCESS).map_err(|_| {
-            Reason::NotPermitted {
+            ControllerProblem::NotPermitted {
                 path: group.to_path_buf(),
             }
         })?;
     }
-    GroupDirectory::open(group.to_path_buf()).map_err(|_| Reason::NotPermitted {
+    GroupDirectory::open(group.to_path_buf()).map_err(|_| ControllerProblem::NotPermitted {
         path: group.to_path_buf(),
     })
 }
@@ -221,7 +221,7 @@ pub(super) fn enable(tree: &HierarchyTree, controllers: &[Controller], children:
         .filter(|controller| controller.is_delegated_in_v2() && !enabled.contains(controller))
         .map(|controller| format!("+{controller}"))
         .collect();
-    if tree.version == Version::V1 || missing.is_empty() {
+    if tree.version == HierarchyVersion::V1 || missing.is_empty() {
         return Ok(());
     }
     let parent = GroupDirectory::open(tree.parent.clone())?;

@@ -15,7 +15,7 @@ pub enum CgroupError {
         controller: Controller,
         /// Why not.
         #[source]
-        reason: Reason,
+        reason: ControllerProblem,
     },
     /// The name is not one that a group of ours may have.
     #[error("`{}` is not a name for a control group: expected `offleash-` and letters, digits, `-` or `_`", .name.escape_debug())]
@@ -106,7 +106,7 @@ impl CgroupError {
 
 /// Why a controller cannot be used here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Reason {
+pub enum ControllerProblem {
     /// No mounted hierarchy has it.
     #[error("it is not part of any mounted control group hierarchy")]
     NotMounted,

@@ -11,17 +11,17 @@ use rustix::process::Pid;
 use super::delegation;
 use super::directory::GroupDirectory;
 use super::error::CgroupError;
-use super::hierarchy::{Controller, Hierarchy, HierarchyTree, Version};
+use super::hierarchy::{ControlHierarchies, Controller, HierarchyTree, HierarchyVersion};
 use super::limits::{self, EnforcedLimits, GroupLimits};
 
-/// How long [`Group::remove`] waits for the kernel to let go of the last process.
-const REMOVE_PATIENCE: Duration = Duration::from_millis(500);
+/// How long [`ControlGroup::remove`] waits for the kernel to let go of the last process.
+const REMOVE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A group, which in version 1 is one directory in each hierarchy that a limit needs.
 ///
 /// Dropping it leaves it in place: a group outlives a supervisor that dies, and removal can fail and must be heard.
 #[derive(Debug)]
-pub struct Group {
+pub struct ControlGroup {
     pub(super) parts: Vec<GroupPart>,
     pub(super) enforced: EnforcedLimits,
 }
@@ -29,7 +29,7 @@ pub struct Group {
 /// The group's directory in one hierarchy.
 #[derive(Debug)]
 pub(super) struct GroupPart {
-    pub(super) version: Version,
+    pub(super) version: HierarchyVersion,
     /// The controllers that are used here; for version 2 those that are part of every group as well.
     pub(super) controllers: Vec<Controller>,
     pub(super) directory: GroupDirectory,
@@ -50,7 +50,7 @@ pub fn enter(entrances: &[OwnedFd]) -> io::Result<()> {
     Ok(())
 }
 
-impl Group {
+impl ControlGroup {
     /// Makes the group `name`, such as `offleash-7f3a`, with `limits`, in only the controllers that they need.
     ///
     /// With version 2 a group is made even when no limit needs a controller, since killing and pausing come with it.
@@ -59,7 +59,7 @@ impl Group {
     /// # Errors
     /// `Unavailable` before anything is made, when a controller cannot be used; `Io` when a call fails, after what
     /// had been made was removed.
-    pub fn create(hierarchy: &Hierarchy, name: &str, limits: &GroupLimits) -> Result<Self, CgroupError> {
+    pub fn create(hierarchy: &ControlHierarchies, name: &str, limits: &GroupLimits) -> Result<Self, CgroupError> {
         Self::create_for(hierarchy, name, limits, &[])
     }
 
@@ -68,7 +68,7 @@ impl Group {
     /// # Errors
     /// As [`Self::create`].
     pub fn create_for(
-        hierarchy: &Hierarchy,
+        hierarchy: &ControlHierarchies,
         name: &str,
         limits: &GroupLimits,
         children: &[Pid],
@@ -141,7 +141,7 @@ impl Group {
     pub fn join_after_clone(&self, pid: u32) -> Result<(), CgroupError> {
         self.parts
             .iter()
-            .filter(|part| part.version == Version::V1)
+            .filter(|part| part.version == HierarchyVersion::V1)
             .try_for_each(|part| part.join(pid))
     }
 
@@ -153,7 +153,7 @@ impl Group {
     pub fn join_version_2(&self, pid: u32) -> Result<(), CgroupError> {
         self.parts
             .iter()
-            .filter(|part| part.version == Version::V2)
+            .filter(|part| part.version == HierarchyVersion::V2)
             .try_for_each(|part| part.join(pid))
     }
 
@@ -162,7 +162,7 @@ impl Group {
     /// # Errors
     /// `Io` when a file cannot be opened.
     pub fn entrances(&self) -> Result<Vec<OwnedFd>, CgroupError> {
-        let version_1 = self.parts.iter().filter(|part| part.version == Version::V1);
+        let version_1 = self.parts.iter().filter(|part| part.version == HierarchyVersion::V1);
         version_1.map(|part| part.directory.open_to_write("tasks")).collect()
     }
 
@@ -174,8 +174,8 @@ impl Group {
     /// `Io` when a file cannot be opened.
     pub fn entrances_to_all(&self) -> Result<Vec<OwnedFd>, CgroupError> {
         let file = |part: &GroupPart| match part.version {
-            Version::V1 => "tasks",
-            Version::V2 => "cgroup.procs",
+            HierarchyVersion::V1 => "tasks",
+            HierarchyVersion::V2 => "cgroup.procs",
         };
         let opened = self.parts.iter().map(|part| part.directory.open_to_write(file(part)));
         opened.collect()
@@ -185,7 +185,7 @@ impl Group {
     pub fn descriptor_for_clone(&self) -> Option<BorrowedFd<'_>> {
         self.parts
             .iter()
-            .find(|part| part.version == Version::V2)
+            .find(|part| part.version == HierarchyVersion::V2)
             .map(|part| part.directory.as_fd())
     }
 
@@ -241,7 +241,7 @@ impl Group {
     /// # Errors
     /// `StillBusy` when processes remain, `Io` when the kernel refuses otherwise; the first failure is reported.
     pub fn remove(&self) -> Result<(), CgroupError> {
-        let deadline = Instant::now() + REMOVE_PATIENCE;
+        let deadline = Instant::now() + REMOVE_TIMEOUT;
         let results = self
             .parts
             .iter()
@@ -277,7 +277,7 @@ impl GroupPart {
 
 /// The trees that `limits` need, each with the controllers to use in it.
 fn trees_for<'a>(
-    hierarchy: &'a Hierarchy,
+    hierarchy: &'a ControlHierarchies,
     limits: &GroupLimits,
 ) -> Result<Vec<(&'a HierarchyTree, Vec<Controller>)>, CgroupError> {
     let mut trees: Vec<(&HierarchyTree, Vec<Controller>)> = Vec::with_capacity(3);
@@ -285,7 +285,7 @@ fn trees_for<'a>(
         let unavailable = |reason| CgroupError::Unavailable { controller, reason };
         let tree = hierarchy
             .tree(controller)
-            .ok_or_else(|| unavailable(super::Reason::NotMounted))?;
+            .ok_or_else(|| unavailable(super::ControllerProblem::NotMounted))?;
         tree.usable(controller).map_err(unavailable)?;
         match trees.iter_mut().find(|(known, _)| std::ptr::eq(*known, tree)) {
             Some((_, controllers)) => controllers.push(controller),
@@ -302,7 +302,7 @@ fn trees_for<'a>(
         trees.push((tree, Vec::new()));
     }
     for (tree, controllers) in &mut trees {
-        if tree.version == Version::V2 {
+        if tree.version == HierarchyVersion::V2 {
             controllers.retain(|controller| controller.is_delegated_in_v2());
             controllers.extend([Controller::CpuAccounting, Controller::Freezer]);
         }

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 
 use super::delegation::{self, DelegationWay};
-use super::error::{CgroupError, Reason};
+use super::error::{CgroupError, ControllerProblem};
 use super::mounts::{GroupMembership, HierarchyMount, parse_memberships, parse_mounts};
 
 /// A controller: what a group can limit or account for.
@@ -65,25 +65,25 @@ impl fmt::Display for Controller {
 
 /// The two versions of the kernel's interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Version {
+pub enum HierarchyVersion {
     /// One hierarchy for each controller or few controllers.
     V1,
     /// One hierarchy for all.
     V2,
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for HierarchyVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Version::V1 => "cgroup v1",
-            Version::V2 => "cgroup v2",
+            HierarchyVersion::V1 => "cgroup v1",
+            HierarchyVersion::V2 => "cgroup v2",
         })
     }
 }
 
 /// Which versions are mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub enum HierarchyMode {
     /// None that holds us.
     None,
     /// Version 1 only.
@@ -96,25 +96,25 @@ pub enum Mode {
 
 /// All hierarchies that this process is in and can see.
 #[derive(Debug)]
-pub struct Hierarchy {
+pub struct ControlHierarchies {
     trees: Vec<HierarchyTree>,
 }
 
 /// One mounted hierarchy.
 #[derive(Debug)]
 pub(super) struct HierarchyTree {
-    pub(super) version: Version,
+    pub(super) version: HierarchyVersion,
     /// The controllers that are mounted here; for version 2 those that reach [`Self::parent`].
     pub(super) controllers: Vec<Controller>,
     /// The group below which ours are made.
     pub(super) parent: PathBuf,
     /// Whether a group can be made below `parent` at all.
-    pub(super) may_create: Result<(), Reason>,
+    pub(super) may_create: Result<(), ControllerProblem>,
     /// Version 2: how controllers are handed to groups below `parent`.
     pub(super) placement: DelegationWay,
 }
 
-impl Hierarchy {
+impl ControlHierarchies {
     /// Reads `/proc/self/cgroup` and `/proc/self/mountinfo` and looks at our own groups; changes nothing.
     ///
     /// # Errors
@@ -154,13 +154,13 @@ impl Hierarchy {
     }
 
     /// Which versions hold us.
-    pub fn mode(&self) -> Mode {
+    pub fn mode(&self) -> HierarchyMode {
         let has = |version| self.trees.iter().any(|tree| tree.version == version);
-        match (has(Version::V1), has(Version::V2)) {
-            (false, false) => Mode::None,
-            (true, false) => Mode::V1,
-            (false, true) => Mode::V2,
-            (true, true) => Mode::Hybrid,
+        match (has(HierarchyVersion::V1), has(HierarchyVersion::V2)) {
+            (false, false) => HierarchyMode::None,
+            (true, false) => HierarchyMode::V1,
+            (false, true) => HierarchyMode::V2,
+            (true, true) => HierarchyMode::Hybrid,
         }
     }
 
@@ -168,8 +168,8 @@ impl Hierarchy {
     ///
     /// # Errors
     /// The reason why not.
-    pub fn availability(&self, controller: Controller) -> Result<Version, Reason> {
-        let tree = self.tree(controller).ok_or(Reason::NotMounted)?;
+    pub fn availability(&self, controller: Controller) -> Result<HierarchyVersion, ControllerProblem> {
+        let tree = self.tree(controller).ok_or(ControllerProblem::NotMounted)?;
         tree.usable(controller).map(|()| tree.version)
     }
 
@@ -183,25 +183,26 @@ impl Hierarchy {
         let holds = |tree: &&HierarchyTree| tree.controllers.contains(&controller);
         self.trees
             .iter()
-            .find(|tree| tree.version == Version::V1 && holds(tree))
+            .find(|tree| tree.version == HierarchyVersion::V1 && holds(tree))
             .or_else(|| self.unified())
     }
 
     /// The version 2 hierarchy.
     pub(super) fn unified(&self) -> Option<&HierarchyTree> {
-        self.trees.iter().find(|tree| tree.version == Version::V2)
+        self.trees.iter().find(|tree| tree.version == HierarchyVersion::V2)
     }
 
     /// Whether `controller` is in a hierarchy of version 1.
     pub(super) fn has_v1(&self, controller: Controller) -> bool {
-        self.tree(controller).is_some_and(|tree| tree.version == Version::V1)
+        self.tree(controller)
+            .is_some_and(|tree| tree.version == HierarchyVersion::V1)
     }
 }
 
 #[cfg(test)]
-impl Hierarchy {
+impl ControlHierarchies {
     /// As on a machine that has only `version` mounted.
-    pub(super) fn keep_only(&mut self, version: Version) {
+    pub(super) fn keep_only(&mut self, version: HierarchyVersion) {
         self.trees.retain(|tree| tree.version == version);
     }
 }
@@ -209,13 +210,17 @@ impl Hierarchy {
 impl HierarchyTree {
     /// The tree that `member` is about; `None` for one without a controller of interest.
     fn find(root: &Path, own: &[i32], member: &GroupMembership, mounts: &[HierarchyMount]) -> Option<Self> {
-        let version = if member.is_v2() { Version::V2 } else { Version::V1 };
+        let version = if member.is_v2() {
+            HierarchyVersion::V2
+        } else {
+            HierarchyVersion::V1
+        };
         let controllers: Vec<Controller> = member
             .controllers
             .iter()
             .filter_map(|name| Controller::from_name(name))
             .collect();
-        if version == Version::V1 && controllers.is_empty() {
+        if version == HierarchyVersion::V1 && controllers.is_empty() {
             return None;
         }
         let mounted = mounts.iter().filter(|mount| {
@@ -229,18 +234,18 @@ impl HierarchyTree {
         let Some((mount, own_group)) = located.into_iter().next() else {
             let outside = mounts
                 .iter()
-                .any(|mount| mount.v2 == member.is_v2() && version == Version::V2)
-                || version == Version::V1;
+                .any(|mount| mount.v2 == member.is_v2() && version == HierarchyVersion::V2)
+                || version == HierarchyVersion::V1;
             return outside.then(|| Self::outside(version, controllers, member));
         };
         Some(match version {
-            Version::V1 => Self::v1(controllers, own_group, mount.read_only),
-            Version::V2 => delegation::tree(own, member, mount, &below(root, &mount.point), own_group),
+            HierarchyVersion::V1 => Self::v1(controllers, own_group, mount.read_only),
+            HierarchyVersion::V2 => delegation::tree(own, member, mount, &below(root, &mount.point), own_group),
         })
     }
 
-    fn outside(version: Version, controllers: Vec<Controller>, member: &GroupMembership) -> Self {
-        let reason = Reason::OutsideView {
+    fn outside(version: HierarchyVersion, controllers: Vec<Controller>, member: &GroupMembership) -> Self {
+        let reason = ControllerProblem::OutsideView {
             path: member.path.clone(),
         };
         Self {
@@ -254,12 +259,12 @@ impl HierarchyTree {
 
     fn v1(controllers: Vec<Controller>, parent: PathBuf, read_only: bool) -> Self {
         let may_create = if read_only {
-            Err(Reason::ReadOnly { path: parent.clone() })
+            Err(ControllerProblem::ReadOnly { path: parent.clone() })
         } else {
             writable(&parent)
         };
         Self {
-            version: Version::V1,
+            version: HierarchyVersion::V1,
             controllers,
             parent,
             may_create,
@@ -268,13 +273,13 @@ impl HierarchyTree {
     }
 
     /// Whether a group made here can have `controller`.
-    pub(super) fn usable(&self, controller: Controller) -> Result<(), Reason> {
+    pub(super) fn usable(&self, controller: Controller) -> Result<(), ControllerProblem> {
         self.may_create.clone()?;
-        if self.version == Version::V1 || !controller.is_delegated_in_v2() {
+        if self.version == HierarchyVersion::V1 || !controller.is_delegated_in_v2() {
             return Ok(());
         }
         if !self.controllers.contains(&controller) {
-            return Err(Reason::NotDelegated {
+            return Err(ControllerProblem::NotDelegated {
                 path: self.parent.clone(),
             });
         }
@@ -283,17 +288,17 @@ impl HierarchyTree {
 }
 
 /// Whether we may make directories in `group`.
-pub(super) fn writable(group: &Path) -> Result<(), Reason> {
+pub(super) fn writable(group: &Path) -> Result<(), ControllerProblem> {
     let path = group.to_path_buf();
     match rustix::fs::accessat(CWD, group, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
         Ok(()) => Ok(()),
-        Err(Errno::ROFS) => Err(Reason::ReadOnly { path }),
-        Err(Errno::NOENT) => Err(Reason::OutsideView { path }),
-        Err(_) => Err(Reason::NotPermitted { path }),
+        Err(Errno::ROFS) => Err(ControllerProblem::ReadOnly { path }),
+        Err(Errno::NOENT) => Err(ControllerProblem::OutsideView { path }),
+        Err(_) => Err(ControllerProblem::NotPermitted { path }),
     }
 }
 
-/// Leaves the hierarchies that [`Hierarchy::tree`] finds for `controllers`.
+/// Leaves the hierarchies that [`ControlHierarchies::tree`] finds for `controllers`.
 fn keep_needed(memberships: &mut Vec<GroupMembership>, controllers: &[Controller]) {
     let has = |member: &GroupMembership, controller: &Controller| {
         member.controllers.iter().any(|name| name == controller.name())

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::error::CgroupError;
-use super::group::{Group, GroupPart};
-use super::hierarchy::{Controller, Version};
+use super::group::{ControlGroup, GroupPart};
+use super::hierarchy::{Controller, HierarchyVersion};
 
 /// How long a group may take to die or to come to rest before that is an error.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-impl Group {
+impl ControlGroup {
     /// Kills every process in the group, also those that are being forked meanwhile, and waits until it is empty.
     ///
     /// Version 2 has one write for it (`cgroup.kill`, Linux 5.14). Otherwise forking is stopped first, by a pids
@@ -20,7 +20,7 @@ impl Group {
     /// # Errors
     /// `StillBusy` when processes remain after five seconds, such as in uninterruptible sleep.
     pub fn kill(&self) -> Result<(), CgroupError> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut pause = Duration::from_micros(100);
         self.stop_forking()?;
         loop {
@@ -37,7 +37,7 @@ impl Group {
 
     /// One round; true when nothing is left.
     fn kill_once(&self) -> Result<bool, CgroupError> {
-        for part in self.parts.iter().filter(|part| part.version == Version::V2) {
+        for part in self.parts.iter().filter(|part| part.version == HierarchyVersion::V2) {
             match part.directory.write("cgroup.kill", "1") {
                 Err(error) if !error.is_gone() => return Err(error),
                 _ => {}
@@ -97,7 +97,7 @@ impl Group {
     /// `Unavailable` when the group was made without [`GroupLimits::pause`](super::GroupLimits::pause) in version 1;
     /// `NotFrozen` when not all came to rest within five seconds; they are let run again then.
     pub fn freeze(&self) -> Result<(), CgroupError> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut pause = Duration::from_micros(50);
         while !self.freeze_once()? {
             if Instant::now() >= deadline {
@@ -123,7 +123,7 @@ impl Group {
     pub fn freeze_once(&self) -> Result<bool, CgroupError> {
         let part = self.part(Controller::Freezer).ok_or(CgroupError::Unavailable {
             controller: Controller::Freezer,
-            reason: super::Reason::NotMounted,
+            reason: super::ControllerProblem::NotMounted,
         })?;
         part.freeze_once()
     }
@@ -140,7 +140,10 @@ impl Group {
     /// # Errors
     /// `Io` when the kernel refuses otherwise than for having found less.
     pub fn reclaim(&self) -> Result<(), CgroupError> {
-        let Some(part) = self.part(Controller::Memory).filter(|part| part.version == Version::V2) else {
+        let Some(part) = self
+            .part(Controller::Memory)
+            .filter(|part| part.version == HierarchyVersion::V2)
+        else {
             return Ok(());
         };
         let used = part.directory.read_number("memory.current")?;
@@ -159,8 +162,8 @@ impl Group {
             return Ok(());
         };
         let result = match part.version {
-            Version::V1 => part.directory.write("freezer.state", "THAWED"),
-            Version::V2 => part.directory.write("cgroup.freeze", "0"),
+            HierarchyVersion::V1 => part.directory.write("freezer.state", "THAWED"),
+            HierarchyVersion::V2 => part.directory.write("cgroup.freeze", "0"),
         };
         match result {
             Err(error) if !error.is_gone() => Err(error),
@@ -175,11 +178,11 @@ impl GroupPart {
         match self.version {
             // Written again in every round: a process that forked while it was frozen is caught by the next write
             // (<https://docs.kernel.org/admin-guide/cgroup-v1/freezer-subsystem.html>).
-            Version::V1 => {
+            HierarchyVersion::V1 => {
                 self.directory.write("freezer.state", "FROZEN")?;
                 Ok(self.directory.read("freezer.state")?.trim() == "FROZEN")
             }
-            Version::V2 => {
+            HierarchyVersion::V2 => {
                 self.directory.write("cgroup.freeze", "1")?;
                 Ok(self.directory.read_keyed("cgroup.events", "frozen")? == Some(1))
             }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use rustix::io::Errno;
 
 use super::directory::GroupDirectory;
-use super::error::{CgroupError, Reason};
-use super::hierarchy::{Controller, Version};
+use super::error::{CgroupError, ControllerProblem};
+use super::hierarchy::{Controller, HierarchyVersion};
 
 /// The period over which CPU bandwidth is measured out, in microseconds; the kernel's default.
 const CPU_PERIOD_US: u64 = 100_000;
@@ -27,7 +27,7 @@ pub struct GroupLimits {
     /// Without it a process that ignores `SIGCHLD` hides the CPU time of its children, because the kernel adds only
     /// the times of children that are waited for.
     pub cpu_accounting: bool,
-    /// Whether [`Group::freeze`](super::Group::freeze) must work. Version 2 always can; version 1 needs one hierarchy
+    /// Whether [`ControlGroup::freeze`](super::ControlGroup::freeze) must work. Version 2 always can; version 1 needs one hierarchy
     /// more.
     pub pause: bool,
     /// Whether the kernel ends one process, and not all, where memory is short. With version 1 it always does.
@@ -59,7 +59,7 @@ pub(super) type EnforcedLimits = BTreeMap<&'static str, String>;
 /// Writes the limits of `controllers` into a new group.
 pub(super) fn write(
     group: &GroupDirectory,
-    version: Version,
+    version: HierarchyVersion,
     controllers: &[Controller],
     limits: &GroupLimits,
     enforced: &mut EnforcedLimits,
@@ -69,8 +69,8 @@ pub(super) fn write(
     };
     if controllers.contains(&Controller::Memory) {
         match version {
-            Version::V1 => memory_v1(group, limits, &mut note)?,
-            Version::V2 => memory_v2(group, limits, &mut note)?,
+            HierarchyVersion::V1 => memory_v1(group, limits, &mut note)?,
+            HierarchyVersion::V2 => memory_v2(group, limits, &mut note)?,
         }
     }
     if let (Some(pids), true) = (limits.pids, controllers.contains(&Controller::Pids)) {
@@ -80,8 +80,8 @@ pub(super) fn write(
     if let (Some(millis), true) = (limits.cpus_millis, controllers.contains(&Controller::Cpu)) {
         let quota_us = millis.saturating_mul(CPU_PERIOD_US / 1000);
         match version {
-            Version::V1 => cpu_v1(group, quota_us)?,
-            Version::V2 => group.write("cpu.max", &format!("{quota_us} {CPU_PERIOD_US}"))?,
+            HierarchyVersion::V1 => cpu_v1(group, quota_us)?,
+            HierarchyVersion::V2 => group.write("cpu.max", &format!("{quota_us} {CPU_PERIOD_US}"))?,
         }
         note("cpus", "cpu");
     }
@@ -119,7 +119,7 @@ fn memory_v1(
     let Some(memory) = limits.memory_bytes else {
         return Err(CgroupError::Unavailable {
             controller: Controller::Memory,
-            reason: Reason::SwapWithoutMemory,
+            reason: ControllerProblem::SwapWithoutMemory,
         });
     };
     group.write_number("memory.limit_in_bytes", memory)?;
@@ -158,20 +158,20 @@ fn cpu_v1(group: &GroupDirectory, quota_us: u64) -> Result<(), CgroupError> {
 /// Reads the limits of a group back as the kernel holds them, rounded to pages and bounded by what it can count.
 pub(super) fn read(
     group: &GroupDirectory,
-    version: Version,
+    version: HierarchyVersion,
     controllers: &[Controller],
     into: &mut GroupLimits,
 ) -> Result<(), CgroupError> {
     for controller in controllers {
         match (controller, version) {
-            (Controller::Memory, Version::V1) => {
+            (Controller::Memory, HierarchyVersion::V1) => {
                 into.memory_bytes = group.read_limit("memory.limit_in_bytes")?;
                 let both = group.read_number_if_there("memory.memsw.limit_in_bytes")?;
                 into.swap_bytes = both
                     .zip(into.memory_bytes)
                     .map(|(both, memory)| both.saturating_sub(memory));
             }
-            (Controller::Memory, Version::V2) => {
+            (Controller::Memory, HierarchyVersion::V2) => {
                 into.memory_bytes = group.read_limit("memory.max")?;
                 into.swap_bytes = match group.read_limit("memory.swap.max") {
                     Err(error) if error.is_not_found() => None,
@@ -179,11 +179,11 @@ pub(super) fn read(
                 };
             }
             (Controller::Pids, _) => into.pids = group.read_limit("pids.max")?,
-            (Controller::Cpu, Version::V1) => {
+            (Controller::Cpu, HierarchyVersion::V1) => {
                 let quota = group.read_limit("cpu.cfs_quota_us")?;
                 into.cpus_millis = cpus_millis(quota, group.read_number("cpu.cfs_period_us")?);
             }
-            (Controller::Cpu, Version::V2) => into.cpus_millis = cpu_max(group)?,
+            (Controller::Cpu, HierarchyVersion::V2) => into.cpus_millis = cpu_max(group)?,
             (Controller::CpuAccounting, _) => into.cpu_accounting = true,
             (Controller::Freezer, _) => into.pause = true,
         }

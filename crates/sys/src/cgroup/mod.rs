@@ -1,11 +1,11 @@
 //! Control groups, version 1, version 2 and both at once: limits on, and accounts of, a whole tree of processes.
 //!
-//! [`Hierarchy::discover`] finds where this process may make groups; [`Group::create`] makes one for a sandbox with
-//! the limits asked for; [`Group::join`] puts the first process in, and everything it starts follows. Deliberately
+//! [`ControlHierarchies::discover`] finds where this process may make groups; [`ControlGroup::create`] makes one for a sandbox with
+//! the limits asked for; [`ControlGroup::join`] puts the first process in, and everything it starts follows. Deliberately
 //! not here: which limits a sandbox gets and what happens when one is hit (`isolation::limits`).
 //!
 //! A group that exists already is never changed: new groups are made below our own group, in only those controllers
-//! that a limit needs, and are removed by [`Group::remove`]. The one exception is our own group in version 2, see below.
+//! that a limit needs, and are removed by [`ControlGroup::remove`]. The one exception is our own group in version 2, see below.
 //!
 //! # Version 2 and delegation
 //!
@@ -33,9 +33,9 @@ mod mounts;
 mod usage;
 
 pub use delegation::systemd_scope_available;
-pub use error::{CgroupError, Reason};
-pub use group::{Group, enter};
-pub use hierarchy::{Controller, Hierarchy, Mode, Version};
+pub use error::{CgroupError, ControllerProblem};
+pub use group::{ControlGroup, enter};
+pub use hierarchy::{ControlHierarchies, Controller, HierarchyMode, HierarchyVersion};
 pub use limits::GroupLimits;
 pub use usage::{GroupEvents, GroupNow, GroupUsage};
 

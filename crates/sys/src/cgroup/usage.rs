@@ -2,8 +2,8 @@
 
 use super::directory::{GroupDirectory, keyed};
 use super::error::CgroupError;
-use super::group::Group;
-use super::hierarchy::{Controller, Version};
+use super::group::ControlGroup;
+use super::hierarchy::{Controller, HierarchyVersion};
 
 /// What the processes of a group have used so far, those that ended included; `None` where nothing accounts for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,7 +43,7 @@ pub struct GroupNow {
     pub pids: Option<u64>,
 }
 
-impl Group {
+impl ControlGroup {
     /// What is used now; three small files are read.
     ///
     /// # Errors
@@ -52,8 +52,8 @@ impl Group {
         let mut now = GroupNow::default();
         if let Some(part) = self.part(Controller::Memory) {
             let (used, cache) = match part.version {
-                Version::V1 => ("memory.usage_in_bytes", "total_cache"),
-                Version::V2 => ("memory.current", "file"),
+                HierarchyVersion::V1 => ("memory.usage_in_bytes", "total_cache"),
+                HierarchyVersion::V2 => ("memory.current", "file"),
             };
             now.memory_bytes = Some(part.directory.read_number(used)?);
             now.cache_bytes = part.directory.read_keyed("memory.stat", cache)?;
@@ -77,23 +77,23 @@ impl Group {
         let mut usage = GroupUsage::default();
         if let Some(part) = self.part(Controller::CpuAccounting) {
             let (user, system) = match part.version {
-                Version::V1 => cpu_v1(&part.directory)?,
-                Version::V2 => cpu_v2(&part.directory)?,
+                HierarchyVersion::V1 => cpu_v1(&part.directory)?,
+                HierarchyVersion::V2 => cpu_v2(&part.directory)?,
             };
             usage.cpu_user_us = Some(user);
             usage.cpu_system_us = Some(system);
         }
         if let Some(part) = self.part(Controller::Memory) {
             let (peak, now) = match part.version {
-                Version::V1 => ("memory.max_usage_in_bytes", "memory.usage_in_bytes"),
-                Version::V2 => ("memory.peak", "memory.current"),
+                HierarchyVersion::V1 => ("memory.max_usage_in_bytes", "memory.usage_in_bytes"),
+                HierarchyVersion::V2 => ("memory.peak", "memory.current"),
             };
             usage.memory_peak = Some(peak_or_now(&part.directory, peak, now)?);
         }
         if let Some(part) = self.part(Controller::Pids) {
             usage.pids_peak = Some(peak_or_now(&part.directory, "pids.peak", "pids.current")?);
         }
-        if let Some(part) = self.parts.iter().find(|part| part.version == Version::V2)
+        if let Some(part) = self.parts.iter().find(|part| part.version == HierarchyVersion::V2)
             && part.directory.has("io.stat")
         {
             let (read, written) = io_bytes(&part.directory.read("io.stat")?);
@@ -112,8 +112,8 @@ impl Group {
             return Ok(None);
         };
         match part.version {
-            Version::V1 => Ok(Some(part.directory.read_number("cpuacct.usage")? / 1000)),
-            Version::V2 => part.directory.read_keyed("cpu.stat", "usage_usec"),
+            HierarchyVersion::V1 => Ok(Some(part.directory.read_number("cpuacct.usage")? / 1000)),
+            HierarchyVersion::V2 => part.directory.read_keyed("cpu.stat", "usage_usec"),
         }
     }
 
@@ -125,8 +125,8 @@ impl Group {
         let mut events = GroupEvents::default();
         if let Some(part) = self.part(Controller::Memory) {
             let file = match part.version {
-                Version::V1 => "memory.oom_control",
-                Version::V2 => "memory.events",
+                HierarchyVersion::V1 => "memory.oom_control",
+                HierarchyVersion::V2 => "memory.events",
             };
             events.oom_kills = part.directory.read_keyed(file, "oom_kill")?;
         }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Instant;
 
-use super::{Enforced, Grant, GrantAccess, Restriction, abi, restrict_self};
+use super::{EnforcedRights, GrantAccess, LandlockRestriction, PathGrant, abi, restrict_self};
 
 /// A directory of its own for one test, removed at the end.
 struct Scratch(PathBuf);
@@ -42,8 +42,8 @@ impl Drop for Scratch {
 /// Runs `body` in a thread that may use only these paths, or nothing where the kernel has no Landlock.
 fn restricted<T: Send + 'static>(
     grants: &[(&Path, GrantAccess)],
-    scope: Restriction<'static>,
-    body: impl FnOnce(Enforced) -> T + Send + 'static,
+    scope: LandlockRestriction<'static>,
+    body: impl FnOnce(EnforcedRights) -> T + Send + 'static,
 ) -> Option<T> {
     if abi().expect("landlock answers").is_none() {
         println!("skipped: this kernel has no Landlock");
@@ -52,14 +52,14 @@ fn restricted<T: Send + 'static>(
     let open = |(path, access): &(&Path, GrantAccess)| (File::open(path).expect("a path that exists"), *access);
     let files: Vec<(File, GrantAccess)> = grants.iter().map(open).collect();
     let thread = thread::spawn(move || {
-        let grants: Vec<Grant<'_>> = files
+        let grants: Vec<PathGrant<'_>> = files
             .iter()
-            .map(|(file, access)| Grant {
+            .map(|(file, access)| PathGrant {
                 fd: file.as_fd(),
                 access: *access,
             })
             .collect();
-        let enforced = restrict_self(&Restriction {
+        let enforced = restrict_self(&LandlockRestriction {
             grants: &grants,
             ..scope
         })
@@ -69,7 +69,7 @@ fn restricted<T: Send + 'static>(
     Some(thread.join().expect("the restricted thread ends well"))
 }
 
-const FILES_ONLY: Restriction<'static> = Restriction {
+const FILES_ONLY: LandlockRestriction<'static> = LandlockRestriction {
     grants: &[],
     scope_signals: false,
     scope_abstract_sockets: false,
@@ -193,13 +193,13 @@ fn executing_needs_a_grant() {
         (GrantAccess::WriteExecute, libc::ENOEXEC),
         (GrantAccess::Execute, libc::ENOEXEC),
     ] {
-        let grants = [Grant {
+        let grants = [PathGrant {
             fd: inside.as_fd(),
             access,
         }];
         assert_eq!(
             exec_error(
-                &Restriction {
+                &LandlockRestriction {
                     grants: &grants,
                     ..FILES_ONLY
                 },
@@ -213,7 +213,7 @@ fn executing_needs_a_grant() {
 
 /// The error of an exec under a restriction, in a process of its own: while one thread of a process execs, the
 /// others cannot start threads (clone(2), EAGAIN).
-fn exec_error(restriction: &Restriction<'_>, program: &CStr) -> i32 {
+fn exec_error(restriction: &LandlockRestriction<'_>, program: &CStr) -> i32 {
     let nothing = [std::ptr::null()];
     // SAFETY: the child makes system calls only, then leaves without running destructors.
     let child = unsafe { libc::fork() };
@@ -236,7 +236,7 @@ fn exec_error(restriction: &Restriction<'_>, program: &CStr) -> i32 {
 #[test]
 fn tcp_is_denied_on_request() {
     for deny_tcp in [false, true] {
-        restricted(&[], Restriction { deny_tcp, ..FILES_ONLY }, move |enforced| {
+        restricted(&[], LandlockRestriction { deny_tcp, ..FILES_ONLY }, move |enforced| {
             assert_eq!(enforced.tcp, deny_tcp && enforced.abi >= 4);
             assert_eq!(denied(TcpListener::bind("127.0.0.1:0")), enforced.tcp);
             assert_eq!(denied(TcpStream::connect("127.0.0.1:1")), enforced.tcp);
@@ -251,7 +251,7 @@ fn abstract_sockets_and_signals_stay_inside_on_request() {
     let server = UnixListener::bind_addr(&address).expect("a name of our own");
     for scoped in [false, true] {
         let address = address.clone();
-        let scope = Restriction {
+        let scope = LandlockRestriction {
             scope_abstract_sockets: scoped,
             scope_signals: scoped,
             ..FILES_ONLY
@@ -295,14 +295,14 @@ fn device_commands_need_a_writing_grant() {
 
 #[test]
 fn older_kernels_enforce_less_and_say_so() {
-    let all = Restriction {
+    let all = LandlockRestriction {
         scope_signals: true,
         scope_abstract_sockets: true,
         deny_tcp: true,
         ..FILES_ONLY
     };
     let by = |abi| {
-        let e = Enforced::by(abi, &all);
+        let e = EnforcedRights::by(abi, &all);
         [e.refer, e.truncate, e.tcp, e.ioctl_dev, e.signals, e.abstract_sockets]
     };
     assert_eq!(by(1), [false; 6]);
@@ -312,8 +312,8 @@ fn older_kernels_enforce_less_and_say_so() {
     assert_eq!(by(5), [true, true, true, true, false, false]);
     assert_eq!(by(6), [true; 6]);
     assert_eq!(by(99), [true; 6]);
-    assert_eq!(Enforced::by(1, &all).file_rights(), 0x1fff);
-    assert_eq!(Enforced::by(7, &all).file_rights(), 0xffff);
+    assert_eq!(EnforcedRights::by(1, &all).file_rights(), 0x1fff);
+    assert_eq!(EnforcedRights::by(7, &all).file_rights(), 0xffff);
 }
 
 /// A number for the reader; machines differ too much to bound it.
@@ -340,15 +340,15 @@ fn restricting_is_measured() {
             .map(|(file, access)| (file.try_clone().expect("an open file"), *access))
             .collect();
         let thread = thread::spawn(move || {
-            let grants: Vec<Grant<'_>> = files
+            let grants: Vec<PathGrant<'_>> = files
                 .iter()
-                .map(|(file, access)| Grant {
+                .map(|(file, access)| PathGrant {
                     fd: file.as_fd(),
                     access: *access,
                 })
                 .collect();
             let start = Instant::now();
-            restrict_self(&Restriction {
+            restrict_self(&LandlockRestriction {
                 grants: &grants,
                 ..FILES_ONLY
             })

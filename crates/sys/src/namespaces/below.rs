@@ -12,12 +12,12 @@ use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions};
 use rustix::thread::ThreadNameSpaceType;
 
-use super::{Child, IdMap, Namespaces, caught, clone3, exit_now, thread_count, write_id_maps};
+use super::{ForkedChild, IdMap, NamespaceSet, caught, clone3, exit_now, thread_count, write_id_maps};
 use crate::{credentials, socket};
 
 /// Below which sandbox a process is to start, and how.
 #[derive(Debug)]
-pub struct Below<'a> {
+pub struct NestedStart<'a> {
     /// The other sandbox's first process, by its pidfd; over its user namespace we have every capability.
     pub first: BorrowedFd<'a>,
     /// The user and group that the new namespaces belong to, as the other sandbox counts them.
@@ -44,7 +44,11 @@ const FAILED: u8 = b'F';
 ///
 /// # Errors
 /// As [`fork_into`](super::fork_into); `ESRCH` when the other sandbox is gone, `EPERM` when it is none of ours.
-pub fn fork_below(below: &Below<'_>, namespaces: Namespaces, body: impl FnOnce() -> i32) -> io::Result<Child> {
+pub fn fork_below(
+    below: &NestedStart<'_>,
+    namespaces: NamespaceSet,
+    body: impl FnOnce() -> i32,
+) -> io::Result<ForkedChild> {
     if thread_count()? != 1 {
         return Err(Errno::DEADLK.into());
     }
@@ -80,7 +84,7 @@ fn reap(pid: Pid) {
 }
 
 /// What the helpers say, until one of them is done; reaps the second one.
-fn hear(socket: &OwnedFd) -> io::Result<Child> {
+fn hear(socket: &OwnedFd) -> io::Result<ForkedChild> {
     let (mut second, mut made) = (None, None);
     // In either order, and the first helper may be the only one.
     while second.is_none() || made.is_none() {
@@ -91,7 +95,7 @@ fn hear(socket: &OwnedFd) -> io::Result<Child> {
         let pidfd = descriptors.into_iter().next();
         match (buffer.get(..length).unwrap_or_default(), pidfd) {
             (&[HELPER, a, b, c, d], None) => second = Pid::from_raw(i32::from_ne_bytes([a, b, c, d])),
-            ([MADE], Some(pidfd)) => made = Some(number_of(&pidfd).map(|pid| Child { pid, pidfd })),
+            ([MADE], Some(pidfd)) => made = Some(number_of(&pidfd).map(|pid| ForkedChild { pid, pidfd })),
             (&[FAILED, a, b, c, d], useless) => {
                 useless.into_iter().for_each(end);
                 made = Some(Err(io::Error::from_raw_os_error(i32::from_ne_bytes([a, b, c, d]))));
@@ -127,8 +131,8 @@ pub fn number_of(pidfd: &OwnedFd) -> io::Result<Pid> {
 
 /// The first helper: enters both namespaces, and starts the second one in them.
 fn enter(
-    below: &Below<'_>,
-    namespaces: Namespaces,
+    below: &NestedStart<'_>,
+    namespaces: NamespaceSet,
     socket: OwnedFd,
     body: impl FnOnce() -> i32,
 ) -> Result<std::convert::Infallible, i32> {
@@ -166,7 +170,7 @@ fn tell_failure(socket: &OwnedFd, error: &io::Error, useless: Option<&OwnedFd>) 
 }
 
 /// The second helper: makes the first process, in which `None` is answered, and maps its ids.
-fn make(below: &Below<'_>, namespaces: Namespaces, socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+fn make(below: &NestedStart<'_>, namespaces: NamespaceSet, socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     let (uid, gid) = below.owner;
     credentials::become_user(uid, gid)?;
     // The files in `/proc` of what follows would otherwise belong to the host's root, who is nobody here.

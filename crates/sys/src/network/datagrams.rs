@@ -12,7 +12,7 @@ use super::netlink::field;
 
 /// A datagram that was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Datagram {
+pub struct ReceivedDatagram {
     /// How many bytes of the buffer it is.
     pub length: usize,
     /// Whether it was longer than the buffer; the rest is lost.
@@ -35,7 +35,7 @@ const CONTROL_HEADER: usize = 16;
 ///
 /// # Errors
 /// `EAGAIN` if the socket does not wait and there is none; `EBADMSG` if the kernel does not say where it went.
-pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Datagram> {
+pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<ReceivedDatagram> {
     let (mut name, mut control) = (MessageBuffer([0; 64]), MessageBuffer([0; 64]));
     let mut content = libc::iovec {
         iov_base: buffer.as_mut_ptr().cast(),
@@ -66,7 +66,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Datagram> {
     let truncated = message.msg_flags & libc::MSG_TRUNC != 0;
     let beside = control.0.get(..message.msg_controllen).unwrap_or_default();
     let broken = || io::Error::from(rustix::io::Errno::BADMSG);
-    Ok(Datagram {
+    Ok(ReceivedDatagram {
         length,
         truncated,
         from: read_name(&name.0).ok_or_else(broken)?,
@@ -78,7 +78,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Datagram> {
 ///
 /// # Errors
 /// `EINVAL` if nobody can answer from there, as from a multicast address; `EMSGSIZE`; `EAGAIN`.
-pub fn answer(socket: impl AsFd, question: &Datagram, bytes: &[u8]) -> io::Result<()> {
+pub fn answer(socket: impl AsFd, question: &ReceivedDatagram, bytes: &[u8]) -> io::Result<()> {
     let (mut name, mut control) = (MessageBuffer([0; 64]), MessageBuffer([0; 64]));
     let name_length = write_name(&mut name.0, question.from);
     let control_length = write_source(&mut control.0, question.to);

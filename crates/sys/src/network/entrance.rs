@@ -25,14 +25,14 @@ const ASKING: u16 = 3;
 
 /// One for one family of addresses. Both sockets do not block.
 #[derive(Debug)]
-pub struct Entrance {
+pub struct EntranceSockets {
     /// Listening on the loopback address.
     pub listener: OwnedFd,
     /// What connects to it; bound, and connected only for a moment.
     pub asking: OwnedFd,
 }
 
-impl Entrance {
+impl EntranceSockets {
     /// Makes one on `loopback`, in the namespace of the caller.
     ///
     /// # Errors

@@ -14,14 +14,14 @@ mod rules;
 use rustix::io::Errno;
 
 use super::netlink::{NetlinkFamily, NetlinkSocket, RequestBatch, RequestRefusal};
-use super::{Ipv6, NetworkError, Sources, queue};
+use super::{Ipv6, NetworkError, SourceAddresses, queue};
 use rules::{ChainHook, HeaderLayout, RuleProtocol, RulesetWriter};
 
 /// Which connections are led where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Filters {
+pub struct RedirectFilters {
     /// The namespace's own addresses, which stay its own as those of loopback do.
-    pub sources: Sources,
+    pub sources: SourceAddresses,
     /// Whether there is IPv6 to be filtered.
     pub ipv6: Ipv6,
     /// The port of the listener on 127.0.0.1 and `::1` that gets connections; it must be transparent
@@ -38,13 +38,13 @@ pub struct Filters {
 pub enum FirstPackets {
     /// They go to the listener.
     Passed,
-    /// They are held in the queue of the namespace, if connections get to the listener by [`Method::Proxy`].
+    /// They are held in the queue of the namespace, if connections get to the listener by [`RedirectMethod::Proxy`].
     Held,
 }
 
 /// How connections get to the listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Method {
+pub enum RedirectMethod {
     /// As they are; what they wanted is the accepted socket's own address.
     Proxy,
     /// Rewritten; what they wanted is what the kernel remembers.
@@ -60,27 +60,27 @@ pub enum Method {
 /// # Errors
 /// `Missing` when the kernel has neither method: nothing was changed then, and only listeners on single ports are
 /// left. `Refused` with `EPERM` without the capability.
-pub fn lead_to_listener(filters: &Filters) -> Result<(Method, FirstPackets), NetworkError> {
+pub fn lead_to_listener(filters: &RedirectFilters) -> Result<(RedirectMethod, FirstPackets), NetworkError> {
     let by = |method, first_packets| {
-        let filters = Filters {
+        let filters = RedirectFilters {
             first_packets,
             ..*filters
         };
         lead_by(method, &filters).map(|()| (method, first_packets))
     };
     let passed = |error| match error {
-        NetworkError::Missing { .. } => by(Method::Proxy, FirstPackets::Passed),
+        NetworkError::Missing { .. } => by(RedirectMethod::Proxy, FirstPackets::Passed),
         error => Err(error),
     };
     let redirected = |error| match error {
-        NetworkError::Missing { .. } => by(Method::Redirect, FirstPackets::Passed),
+        NetworkError::Missing { .. } => by(RedirectMethod::Redirect, FirstPackets::Passed),
         error => Err(error),
     };
     match filters.first_packets {
-        FirstPackets::Held => by(Method::Proxy, FirstPackets::Held)
+        FirstPackets::Held => by(RedirectMethod::Proxy, FirstPackets::Held)
             .or_else(passed)
             .or_else(redirected),
-        FirstPackets::Passed => by(Method::Proxy, FirstPackets::Passed).or_else(redirected),
+        FirstPackets::Passed => by(RedirectMethod::Proxy, FirstPackets::Passed).or_else(redirected),
     }
 }
 
@@ -88,7 +88,7 @@ pub fn lead_to_listener(filters: &Filters) -> Result<(Method, FirstPackets), Net
 ///
 /// # Errors
 /// As there.
-pub fn lead_by(method: Method, filters: &Filters) -> Result<(), NetworkError> {
+pub fn lead_by(method: RedirectMethod, filters: &RedirectFilters) -> Result<(), NetworkError> {
     let mut ruleset = RulesetWriter::new();
     write_family(&mut ruleset, method, filters, HeaderLayout::ipv4(filters.sources.v4));
     if filters.ipv6 == Ipv6::Ready {
@@ -98,9 +98,9 @@ pub fn lead_by(method: Method, filters: &Filters) -> Result<(), NetworkError> {
 }
 
 /// The filters of one family. What most packets meet comes first.
-fn write_family(ruleset: &mut RulesetWriter, method: Method, filters: &Filters, layout: HeaderLayout) {
+fn write_family(ruleset: &mut RulesetWriter, method: RedirectMethod, filters: &RedirectFilters, layout: HeaderLayout) {
     let mut table = ruleset.table(layout);
-    if filters.first_packets == FirstPackets::Held && method == Method::Proxy {
+    if filters.first_packets == FirstPackets::Held && method == RedirectMethod::Proxy {
         table.chain(ChainHook::Held);
         let part = "packet queue (NFT_COMPAT, NETFILTER_XT_TARGET_NFQUEUE)";
         table.rule(ChainHook::Held, "holding first packets", part, |rule| {
@@ -112,7 +112,7 @@ fn write_family(ruleset: &mut RulesetWriter, method: Method, filters: &Filters, 
                 .hold();
         });
     }
-    if method == Method::Redirect {
+    if method == RedirectMethod::Redirect {
         table.chain(ChainHook::Leaving);
         table.rule(
             ChainHook::Leaving,
@@ -129,7 +129,7 @@ fn write_family(ruleset: &mut RulesetWriter, method: Method, filters: &Filters, 
     }
     table.chain(ChainHook::Arriving);
     let filter = "packet filter (NF_TABLES)";
-    if filters.first_packets == FirstPackets::Held && method == Method::Proxy {
+    if filters.first_packets == FirstPackets::Held && method == RedirectMethod::Proxy {
         table.rule(
             ChainHook::Arriving,
             "resetting refused connections",
@@ -145,7 +145,7 @@ fn write_family(ruleset: &mut RulesetWriter, method: Method, filters: &Filters, 
     table.rule(ChainHook::Arriving, "letting loopback be", filter, |rule| {
         rule.for_loopback().accept();
     });
-    if method == Method::Proxy {
+    if method == RedirectMethod::Proxy {
         table.rule(
             ChainHook::Arriving,
             "handing connections over",

@@ -18,7 +18,7 @@ use super::netlink::{NetlinkFamily, NetlinkSocket, RequestBatch, RequestStep, at
 /// The only queue; a verdict of nftables can name no other.
 const QUEUE: u16 = 0;
 /// Packets that may wait; what comes while as many do is dropped, and sent again by its sender a second later.
-const MOST_WAITING: u32 = 4096;
+const MAX_WAITING: u32 = 4096;
 /// As much of a packet as is read: the header of IP at its longest and two ports.
 const READ_OF_EACH: u32 = 64;
 /// What marks a packet that is refused.
@@ -45,7 +45,7 @@ const ACCEPT: u32 = 1;
 
 /// A first packet that waits for what becomes of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Waiting {
+pub struct WaitingPacket {
     id: u32,
     /// Where it goes; `None` if it cannot be read.
     pub destination: Option<SocketAddr>,
@@ -53,7 +53,7 @@ pub struct Waiting {
 
 /// What becomes of a first packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum PacketFate {
     /// It goes on to the listener.
     Passed,
     /// It is answered with a reset.
@@ -62,9 +62,9 @@ pub enum Fate {
 
 /// The queue of a namespace. When the last of its descriptors is closed, what would be queued is dropped.
 #[derive(Debug)]
-pub struct Queue(NetlinkSocket);
+pub struct PacketQueue(NetlinkSocket);
 
-impl Queue {
+impl PacketQueue {
     /// Makes the queue of this process's namespace; needs `CAP_NET_ADMIN` over it.
     ///
     /// # Errors
@@ -93,7 +93,7 @@ impl Queue {
             request
                 .header(&header())
                 .attribute(PARAMETERS, &[a, b, c, d, COPY_PACKET])
-                .number(LENGTH, MOST_WAITING);
+                .number(LENGTH, MAX_WAITING);
         });
         match netlink.send(&requests, |_| {})?.into_iter().next() {
             None => Ok(Self(netlink)),
@@ -121,7 +121,7 @@ impl Queue {
     ///
     /// # Errors
     /// `WouldBlock` when there are none.
-    pub fn receive(&self) -> io::Result<Vec<Waiting>> {
+    pub fn receive(&self) -> io::Result<Vec<WaitingPacket>> {
         let mut waiting = Vec::new();
         let told = self.0.listen(|message| {
             if message.kind == kind(PACKET)
@@ -141,12 +141,12 @@ impl Queue {
     ///
     /// # Errors
     /// When the kernel does not take it.
-    pub fn decide(&self, packet: Waiting, fate: Fate) -> io::Result<()> {
+    pub fn decide(&self, packet: WaitingPacket, fate: PacketFate) -> io::Result<()> {
         let mut requests = RequestBatch::default();
         requests.push("deciding a first packet", kind(VERDICT), 0, |request| {
             let verdict = [ACCEPT.to_be_bytes(), packet.id.to_be_bytes()].concat();
             request.header(&header()).attribute(VERDICT_HEADER, &verdict);
-            if fate == Fate::Refused {
+            if fate == PacketFate::Refused {
                 request.number(MARK, REFUSED);
             }
         });
@@ -155,14 +155,14 @@ impl Queue {
     }
 }
 
-impl AsFd for Queue {
+impl AsFd for PacketQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
 /// The same one for as long as it lives.
-impl AsRawFd for Queue {
+impl AsRawFd for PacketQueue {
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
     }
@@ -179,7 +179,7 @@ fn header() -> [u8; 4] {
 }
 
 /// Reads a message about a packet; `None` if it has no number to answer to.
-fn read(message: &[u8]) -> Option<Waiting> {
+fn read(message: &[u8]) -> Option<WaitingPacket> {
     let mut id = None;
     let mut destination = None;
     for attribute in attributes(message.get(header().len()..)?) {
@@ -189,7 +189,7 @@ fn read(message: &[u8]) -> Option<Waiting> {
             _ => {}
         }
     }
-    Some(Waiting { id: id?, destination })
+    Some(WaitingPacket { id: id?, destination })
 }
 
 /// Where a packet of TCP goes (RFC 791, 3.1; RFC 8200, 3; RFC 9293, 3.1). One of IPv6 with more headers than one, which

@@ -17,7 +17,7 @@ use super::{Ipv6, NetworkError};
 /// Without them a connection's source would be its destination. They are addresses of `lo`, so that resolvers that
 /// look for a configured family (`AI_ADDRCONFIG`) find both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sources {
+pub struct SourceAddresses {
     /// For IPv4.
     pub v4: Ipv4Addr,
     /// For IPv6.
@@ -35,7 +35,7 @@ const LOOPBACK: u32 = 1;
 ///
 /// # Errors
 /// `Refused` with `EPERM` without that capability, with `EEXIST` the second time.
-pub fn deliver_everything_here(sources: Sources) -> Result<Ipv6, NetworkError> {
+pub fn deliver_everything_here(sources: SourceAddresses) -> Result<Ipv6, NetworkError> {
     let netlink = NetlinkSocket::open(NetlinkFamily::Route).map_err(|source| NetworkError::Talking {
         step: "opening a socket for routes",
         source,

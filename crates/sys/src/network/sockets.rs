@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::entrance::Entrance;
+use super::entrance::EntranceSockets;
 
 /// Connections that may wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -33,7 +33,7 @@ pub struct NetworkSockets {
     /// Listening on loopback addresses for connections to services of the host.
     pub services: Vec<OwnedFd>,
     /// Ways in from outside, one for each family of addresses, where there are any.
-    pub entrances: Vec<Entrance>,
+    pub entrances: Vec<EntranceSockets>,
 }
 
 /// Listens on an address.

@@ -11,14 +11,14 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::addresses::{OwnAddresses, own_addresses};
-use super::nftables::{Filters, FirstPackets, Method, lead_by, lead_to_listener};
+use super::nftables::{FirstPackets, RedirectFilters, RedirectMethod, lead_by, lead_to_listener};
 use super::routes::deliver_everything_here;
 use super::sockets::{bind_datagrams, listen, listen_transparent, original_destination};
-use super::{Ipv6, NetworkError, Sources, datagrams};
+use super::{Ipv6, NetworkError, SourceAddresses, datagrams};
 use crate::{credentials, namespaces};
 pub(super) use namespace::in_namespace;
 
-pub(super) const SOURCES: Sources = Sources {
+pub(super) const SOURCES: SourceAddresses = SourceAddresses {
     v4: Ipv4Addr::new(192, 0, 2, 1),
     v6: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1),
 };
@@ -26,7 +26,7 @@ const LISTENER: u16 = 1;
 const DNS: u16 = 53;
 
 /// How long anything may take that should come at once; only a test that fails waits for it.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// What a gateway holds.
 struct Gateway {
@@ -40,8 +40,8 @@ impl Gateway {
     }
 }
 
-fn filters(ipv6: Ipv6) -> Filters {
-    Filters {
+fn filters(ipv6: Ipv6) -> RedirectFilters {
+    RedirectFilters {
         sources: SOURCES,
         ipv6,
         listener: LISTENER,
@@ -60,7 +60,7 @@ fn gateway() -> Gateway {
 
 /// Runs `body` in a new namespace for each method.
 fn with_each_method(body: impl Fn(&Gateway)) {
-    for method in [Method::Proxy, Method::Redirect] {
+    for method in [RedirectMethod::Proxy, RedirectMethod::Redirect] {
         println!("{method:?}");
         namespaces::unshare_network().unwrap();
         let ipv6 = deliver_everything_here(SOURCES).unwrap();
@@ -80,7 +80,7 @@ fn address(text: &str) -> SocketAddr {
 }
 
 fn connect(to: SocketAddr) -> std::io::Result<TcpStream> {
-    TcpStream::connect_timeout(&to, PATIENCE)
+    TcpStream::connect_timeout(&to, TIMEOUT)
 }
 
 fn exchange(one: &mut TcpStream, other: &mut TcpStream) {
@@ -90,7 +90,7 @@ fn exchange(one: &mut TcpStream, other: &mut TcpStream) {
 
 fn pass(from: &mut TcpStream, to: &mut TcpStream) {
     from.write_all(b"hello").unwrap();
-    to.set_read_timeout(Some(PATIENCE)).unwrap();
+    to.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut read = [0; 5];
     to.read_exact(&mut read).unwrap();
     assert_eq!(&read, b"hello");
@@ -103,7 +103,7 @@ fn datagram_socket(to: SocketAddr) -> UdpSocket {
         Ipv6Addr::UNSPECIFIED.into()
     };
     let socket = UdpSocket::bind((any, 0)).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket
 }
 
@@ -167,7 +167,7 @@ fn servers_of_the_namespaces_own_are_reached_untouched() {
                 assert_eq!(accepted.local_addr().unwrap(), address(own));
                 exchange(&mut client, &mut accepted);
                 let udp = UdpSocket::bind(own).unwrap();
-                udp.set_read_timeout(Some(PATIENCE)).unwrap();
+                udp.set_read_timeout(Some(TIMEOUT)).unwrap();
                 datagram_socket(address(own)).send_to(b"hello", own).unwrap();
                 assert_eq!(udp.recv(&mut [0; 9]).unwrap(), 5);
             }
@@ -219,7 +219,7 @@ fn the_listener_itself_is_told_from_what_was_led_there() {
 #[test]
 fn without_a_listener_connections_are_refused() {
     in_namespace(|| {
-        for method in [Method::Proxy, Method::Redirect] {
+        for method in [RedirectMethod::Proxy, RedirectMethod::Redirect] {
             namespaces::unshare_network().unwrap();
             let ipv6 = deliver_everything_here(SOURCES).unwrap();
             lead_by(method, &filters(ipv6)).unwrap();
@@ -323,7 +323,7 @@ fn questions_to_any_resolver_are_answered_from_its_address() {
             ] {
                 let resolver = address(resolver);
                 let server = if resolver.is_ipv4() { &v4 } else { &v6 };
-                server.set_read_timeout(Some(PATIENCE)).unwrap();
+                server.set_read_timeout(Some(TIMEOUT)).unwrap();
                 let client = datagram_socket(resolver);
                 client.connect(resolver).unwrap();
                 client.send(b"question").unwrap();
@@ -395,7 +395,7 @@ fn answer_to_echo(to: SocketAddr) -> Result<(), Errno> {
         (AddressFamily::INET6, ipproto::ICMPV6, [128, 0, 0, 0, 0, 0, 0, 0])
     };
     let socket = rustix::net::socket(family, SocketType::RAW, Some(protocol)).unwrap();
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE)).unwrap();
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(TIMEOUT)).unwrap();
     rustix::net::connect(&socket, &to).unwrap();
     rustix::net::send(&socket, &request, SendFlags::empty())?;
     rustix::net::recv(&socket, &mut [0_u8; 99][..], RecvFlags::empty())?;
@@ -455,7 +455,7 @@ fn where_ipv6_is_switched_off_ipv4_works() {
         assert_eq!(ipv6, Ipv6::Absent);
         assert_eq!(
             lead_to_listener(&filters(ipv6)).unwrap(),
-            (Method::Proxy, FirstPackets::Passed)
+            (RedirectMethod::Proxy, FirstPackets::Passed)
         );
         let listener = listen_transparent(address("127.0.0.1:1")).unwrap();
         let _client = connect(address("93.184.216.34:443")).unwrap();
@@ -493,7 +493,7 @@ fn addresses_that_come_later_are_known_at_once() {
             for third in 0..4 {
                 let v4 = Ipv4Addr::new(192, 1, third, last);
                 let v6 = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, third.into(), last.into());
-                let _outcome = deliver_everything_here(Sources { v4, v6 });
+                let _outcome = deliver_everything_here(SourceAddresses { v4, v6 });
             }
         }
         assert!(own.now().unwrap().contains(&Ipv4Addr::new(192, 1, 3, 255).into()));
@@ -526,7 +526,7 @@ fn many_addresses_are_listed_to_the_last() {
             let v4 = Ipv4Addr::new(192, 0, 2, last);
             let v6 = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2 + u16::from(last));
             // The second time the routes are there already, and the addresses are made all the same.
-            let _outcome = deliver_everything_here(Sources { v4, v6 });
+            let _outcome = deliver_everything_here(SourceAddresses { v4, v6 });
         }
         assert_eq!(own_addresses().unwrap().len(), 2 + 2 * 256);
     });

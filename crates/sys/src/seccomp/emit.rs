@@ -13,7 +13,7 @@ use libc::{
     SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_USER_NOTIF, sock_filter,
 };
 
-use super::Options;
+use super::FilterOptions;
 use super::rule::{ArgumentTest, ArgumentWord, CallRule};
 use super::table;
 
@@ -32,7 +32,7 @@ const ARGUMENTS_AT: u32 = 16;
 const UNKNOWN: u32 = SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
 
 /// The program for these options, in the order in which the kernel runs it.
-pub(super) fn program(options: &Options) -> Vec<sock_filter> {
+pub(super) fn program(options: &FilterOptions) -> Vec<sock_filter> {
     program_of(&NumberRanges::of(options), options.notify)
 }
 
@@ -99,7 +99,7 @@ struct NumberRanges {
 }
 
 impl NumberRanges {
-    fn of(options: &Options) -> NumberRanges {
+    fn of(options: &FilterOptions) -> NumberRanges {
         let unknown = JumpTarget::Answer(UNKNOWN);
         let by_table = |number: u32| match table::by_number(usize::try_from(number).unwrap_or(usize::MAX)) {
             Some(entry) => JumpTarget::of(entry.rule(options), options.notify),

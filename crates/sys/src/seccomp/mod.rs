@@ -3,8 +3,8 @@
 //! An allow-list (`table`) with conditions on arguments (`conditions`), compiled at run time into a program for
 //! the kernel (`emit`). Calls that are not in the list do not exist; another architecture's way into the kernel
 //! (`int 0x80`) kills the program. The x32 numbers (bit 30) do not exist either, like every number above the list:
-//! that is what most kernels answer, and a program that probes for them goes on. With [`Options::notify`] the refused
-//! calls that no ordinary program makes are told to a supervisor ([`Listener`]), who records and refuses them.
+//! that is what most kernels answer, and a program that probes for them goes on. With [`FilterOptions::notify`] the refused
+//! calls that no ordinary program makes are told to a supervisor ([`NotifyListener`]), who records and refuses them.
 //!
 //! Deliberately not here: what to do with a record, and which options a level takes. Callers are the launcher
 //! (`install`), the supervisor (`Listener`) and `offleash explain`.
@@ -24,12 +24,12 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use libc::sock_filter;
 
-pub use notify::{Listener, MemoryFigures, Notification, PeerAddress};
+pub use notify::{CallNotification, MemoryFigures, NotifyListener, PeerAddress};
 use rule::{CallRule, low_half};
 
 /// What the filter is to allow beyond, or less than, the table says.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct FilterOptions {
     /// Allows `ptrace` and its kin, and switching address randomisation off: what debuggers need.
     pub allow_ptrace: bool,
     /// Tells the supervisor of refused calls that no ordinary program makes.
@@ -66,28 +66,28 @@ pub struct Options {
 
 /// A compiled filter.
 #[derive(Debug, Clone)]
-pub struct Filter {
+pub struct SeccompFilter {
     program: Vec<sock_filter>,
     asks: bool,
 }
 
 /// Compiles the table under these options, in a few microseconds.
-pub fn compile(options: &Options) -> Filter {
-    Filter {
+pub fn compile(options: &FilterOptions) -> SeccompFilter {
+    SeccompFilter {
         program: emit::program(options),
         asks: options.notify || options.observe_connect,
     }
 }
 
 /// Compiles the filter of a process of our own that serves sockets which it is handed (`service`).
-pub fn compile_service() -> Filter {
-    Filter {
+pub fn compile_service() -> SeccompFilter {
+    SeccompFilter {
         program: service::program(),
         asks: false,
     }
 }
 
-impl Filter {
+impl SeccompFilter {
     /// The length of the program; the kernel's limit is 4096.
     pub fn instructions(&self) -> usize {
         self.program.len()
@@ -98,7 +98,7 @@ impl Filter {
     /// Sets `no_new_privs`. Allocates nothing, so it may be called between `fork` and `exec`.
     ///
     /// # Errors
-    /// `InvalidInput` if the filter asks a supervisor (then only [`Filter::install_with_listener`] fits), otherwise
+    /// `InvalidInput` if the filter asks a supervisor (then only [`SeccompFilter::install_with_listener`] fits), otherwise
     /// what seccomp(2) answers.
     pub fn install(&self) -> io::Result<()> {
         if self.asks {
@@ -107,7 +107,7 @@ impl Filter {
         self.set(0).map(drop)
     }
 
-    /// As [`Filter::install`], and returns the supervisor's end.
+    /// As [`SeccompFilter::install`], and returns the supervisor's end.
     ///
     /// A told call waits until the supervisor answers; only a fatal signal interrupts it (Linux 5.19; before that any
     /// signal does, and the call is told again). When the last copy of the listener is closed, every told call fails
@@ -115,7 +115,7 @@ impl Filter {
     ///
     /// # Errors
     /// What seccomp(2) answers; `ResourceBusy` if a supervisor is there already.
-    pub fn install_with_listener(&self) -> io::Result<Listener> {
+    pub fn install_with_listener(&self) -> io::Result<NotifyListener> {
         let listen = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
         let descriptor = match self.set(listen | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => self.set(listen)?,
@@ -123,7 +123,7 @@ impl Filter {
         };
         // SAFETY: with SECCOMP_FILTER_FLAG_NEW_LISTENER a non-negative result is a new file descriptor that nobody
         // else owns (seccomp(2), Linux 5.0).
-        Ok(Listener::from(unsafe { OwnedFd::from_raw_fd(descriptor) }))
+        Ok(NotifyListener::from(unsafe { OwnedFd::from_raw_fd(descriptor) }))
     }
 
     /// The program as the kernel takes it (`struct sock_filter`), for a process that installs it by itself.
@@ -162,7 +162,7 @@ impl Filter {
 
 /// What the table says about a call, without options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum TableVerdict {
     /// Carried out.
     Allowed,
     /// Carried out or not by its arguments.
@@ -176,19 +176,19 @@ pub enum Verdict {
 
 /// A line of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Explanation {
+pub struct CallExplanation {
     /// The call's name, as in its manual page.
     pub name: &'static str,
     /// Its number on this architecture.
     pub number: u32,
     /// Whether it is carried out.
-    pub verdict: Verdict,
+    pub verdict: TableVerdict,
     /// Who needs it, or why it is refused.
     pub reason: &'static str,
 }
 
 /// The table's line for a call; `None` for a name that this architecture, or this release, does not know.
-pub fn explain(name: &str) -> Option<Explanation> {
+pub fn explain(name: &str) -> Option<CallExplanation> {
     table::entries().find(|entry| entry.name == name).map(explanation)
 }
 
@@ -197,16 +197,16 @@ pub fn known_names() -> impl Iterator<Item = &'static str> {
     table::entries().map(|entry| entry.name)
 }
 
-fn explanation(entry: &'static rule::TableEntry) -> Explanation {
+fn explanation(entry: &'static rule::TableEntry) -> CallExplanation {
     let verdict = match entry.rule {
-        CallRule::Allow | CallRule::Observe | CallRule::Admit | CallRule::Offer => Verdict::Allowed,
-        CallRule::Mediate => Verdict::Conditional,
-        CallRule::When { .. } => Verdict::Conditional,
-        CallRule::Refuse(refusal) => Verdict::Refused {
+        CallRule::Allow | CallRule::Observe | CallRule::Admit | CallRule::Offer => TableVerdict::Allowed,
+        CallRule::Mediate => TableVerdict::Conditional,
+        CallRule::When { .. } => TableVerdict::Conditional,
+        CallRule::Refuse(refusal) => TableVerdict::Refused {
             errno: i32::from(refusal.errno),
         },
     };
-    Explanation {
+    CallExplanation {
         name: entry.name,
         number: entry.number,
         verdict,

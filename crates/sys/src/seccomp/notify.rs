@@ -1,8 +1,8 @@
 //! The supervisor's end: refused calls arrive here, are recorded by the caller, and answered.
 //!
 //! A refused call is never let through: its arguments may point at memory that the program changes after we looked
-//! (seccomp_unotify(2)), so [`Listener::proceed`] is only for calls of which nothing depends on the answer. A call that
-//! is left to the supervisor is carried out by it, on what it read itself ([`Listener::complete`]).
+//! (seccomp_unotify(2)), so [`NotifyListener::proceed`] is only for calls of which nothing depends on the answer. A call that
+//! is left to the supervisor is carried out by it, on what it read itself ([`NotifyListener::complete`]).
 //! Deliberately not here: the loop, the record, the policy.
 
 use std::ffi::OsStr;
@@ -26,27 +26,27 @@ const CONTINUE: u32 = 1;
 ///
 /// Readable when a call waits; hung up when no program is left under the filter.
 #[derive(Debug)]
-pub struct Listener(OwnedFd);
+pub struct NotifyListener(OwnedFd);
 
-impl AsFd for Listener {
+impl AsFd for NotifyListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-impl From<OwnedFd> for Listener {
-    fn from(descriptor: OwnedFd) -> Listener {
-        Listener(descriptor)
+impl From<OwnedFd> for NotifyListener {
+    fn from(descriptor: OwnedFd) -> NotifyListener {
+        NotifyListener(descriptor)
     }
 }
 
-impl From<Listener> for OwnedFd {
-    fn from(listener: Listener) -> OwnedFd {
+impl From<NotifyListener> for OwnedFd {
+    fn from(listener: NotifyListener) -> OwnedFd {
         listener.0
     }
 }
 
-impl Listener {
+impl NotifyListener {
     /// Lets whoever waits here, and the program after its answer, run on each other's processor: one of both has nothing to
     /// do at any time, and a call that is told takes half as long. A kernel before Linux 6.6 does not know of it.
     pub fn take_turns(&self) {
@@ -63,7 +63,7 @@ impl Listener {
     ///
     /// # Errors
     /// What poll(2) and seccomp_unotify(2) answer; `NotConnected` on newer kernels when no program is left.
-    pub fn receive(&self) -> io::Result<Option<Notification>> {
+    pub fn receive(&self) -> io::Result<Option<CallNotification>> {
         if !self.call_waits()? {
             return Ok(None);
         }
@@ -73,7 +73,7 @@ impl Listener {
         // (seccomp_unotify(2), Linux 5.0).
         let result = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut notif) };
         if result == 0 {
-            return Ok(Some(Notification::from_kernel(&notif)));
+            return Ok(Some(CallNotification::from_kernel(&notif)));
         }
         match io::Error::last_os_error() {
             error if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EAGAIN | libc::EINTR)) => Ok(None),
@@ -85,7 +85,7 @@ impl Listener {
     ///
     /// # Errors
     /// What seccomp_unotify(2) answers. A program that is gone is no error.
-    pub fn refuse(&self, notification: &Notification) -> io::Result<()> {
+    pub fn refuse(&self, notification: &CallNotification) -> io::Result<()> {
         self.answer(notification, -notification.errno(), 0)
     }
 
@@ -94,8 +94,8 @@ impl Listener {
     /// Only for calls that the filter observes, offers or asks to admit; refuses the others whatever the caller meant.
     ///
     /// # Errors
-    /// As [`Listener::refuse`].
-    pub fn proceed(&self, notification: &Notification) -> io::Result<()> {
+    /// As [`NotifyListener::refuse`].
+    pub fn proceed(&self, notification: &CallNotification) -> io::Result<()> {
         if !notification.observed() && !notification.forks() && !notification.offered() {
             return self.refuse(notification);
         }
@@ -105,8 +105,8 @@ impl Listener {
     /// Has a call that makes a process fail for now.
     ///
     /// # Errors
-    /// As [`Listener::refuse`].
-    pub fn postpone(&self, notification: &Notification) -> io::Result<()> {
+    /// As [`NotifyListener::refuse`].
+    pub fn postpone(&self, notification: &CallNotification) -> io::Result<()> {
         if notification.forks() {
             self.answer(notification, -libc::EAGAIN, 0)
         } else {
@@ -119,8 +119,8 @@ impl Listener {
     /// Only for calls that the filter leaves or offers to the supervisor; refuses the others whatever the caller meant.
     ///
     /// # Errors
-    /// As [`Listener::refuse`].
-    pub fn complete(&self, notification: &Notification, outcome: Result<(), rustix::io::Errno>) -> io::Result<()> {
+    /// As [`NotifyListener::refuse`].
+    pub fn complete(&self, notification: &CallNotification, outcome: Result<(), rustix::io::Errno>) -> io::Result<()> {
         match outcome {
             _ if !notification.mediated() && !notification.offered() => self.refuse(notification),
             Ok(()) => self.answer(notification, 0, 0),
@@ -134,8 +134,8 @@ impl Listener {
     /// answers what it says to everybody; nothing else depends on it.
     ///
     /// # Errors
-    /// As [`Listener::refuse`].
-    pub fn tell_memory(&self, notification: &Notification, shown: Option<&MemoryFigures>) -> io::Result<()> {
+    /// As [`NotifyListener::refuse`].
+    pub fn tell_memory(&self, notification: &CallNotification, shown: Option<&MemoryFigures>) -> io::Result<()> {
         if !notification.asks_for_memory() {
             return self.refuse(notification);
         }
@@ -150,7 +150,7 @@ impl Listener {
     ///
     /// The memory is opened first, and is the caller's if that still waits then: a descriptor stays that of one memory,
     /// where the number of a process may become another's at any time.
-    fn write_to_caller(&self, notification: &Notification, address: u64, bytes: &[u8]) -> bool {
+    fn write_to_caller(&self, notification: &CallNotification, address: u64, bytes: &[u8]) -> bool {
         let path = format!("/proc/{}/mem", notification.pid);
         let opened = std::fs::OpenOptions::new().write(true).open(path);
         let memory = opened.ok().filter(|_| self.still_waits_for(notification));
@@ -159,11 +159,11 @@ impl Listener {
 
     /// Whether the program still waits for the answer. If it does, what was found out about its process before this
     /// question was about that process, and not about another with its number.
-    pub fn still_waits_for(&self, notification: &Notification) -> bool {
+    pub fn still_waits_for(&self, notification: &CallNotification) -> bool {
         self.still_waits(notification.id)
     }
 
-    fn answer(&self, notification: &Notification, error: i32, flags: u32) -> io::Result<()> {
+    fn answer(&self, notification: &CallNotification, error: i32, flags: u32) -> io::Result<()> {
         let response = libc::seccomp_notif_resp {
             id: notification.id,
             val: 0,
@@ -201,7 +201,7 @@ impl Listener {
 
 /// A call that waits for an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Notification {
+pub struct CallNotification {
     /// The kernel's number for this call.
     pub id: u64,
     /// The calling thread, as the supervisor sees it; 0 if it cannot.
@@ -212,10 +212,10 @@ pub struct Notification {
     pub args: [u64; 6],
 }
 
-impl Notification {
-    fn from_kernel(notif: &libc::seccomp_notif) -> Notification {
+impl CallNotification {
+    fn from_kernel(notif: &libc::seccomp_notif) -> CallNotification {
         let number = notif.data.nr.cast_unsigned();
-        Notification {
+        CallNotification {
             id: notif.id,
             pid: notif.pid,
             number,
@@ -233,7 +233,7 @@ impl Notification {
         format!("seccomp: {} ({})", self.name(), self.reason())
     }
 
-    /// The error that [`Listener::refuse`] gives to the program.
+    /// The error that [`NotifyListener::refuse`] gives to the program.
     pub fn errno(&self) -> i32 {
         self.refusal().map_or(libc::EPERM, |refusal| i32::from(refusal.errno))
     }
@@ -246,7 +246,7 @@ impl Notification {
     /// # Errors
     /// What process_vm_readv(2) answers: `PermissionDenied` for a process that the caller may not trace, `EFAULT` for
     /// a wrong pointer.
-    pub fn peer_address(&self, listener: &Listener) -> io::Result<Option<PeerAddress>> {
+    pub fn peer_address(&self, listener: &NotifyListener) -> io::Result<Option<PeerAddress>> {
         if i64::from(self.number) != libc::SYS_connect {
             return Ok(None);
         }
@@ -309,7 +309,7 @@ impl Notification {
     /// The two times to which an argument points (utimensat(2)): seconds and nanoseconds each; `None` for a null pointer.
     ///
     /// # Errors
-    /// As [`Notification::text`].
+    /// As [`CallNotification::text`].
     pub fn times(&self, argument: usize) -> io::Result<Option<[(i64, i64); 2]>> {
         let address = self.args.get(argument).copied().unwrap_or(0);
         if address == 0 {

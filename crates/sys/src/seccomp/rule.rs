@@ -4,7 +4,7 @@
 //! notification ([`super::notify`]) and the tests read the same thing. Deliberately not here: which call has which
 //! rule ([`super::table`]).
 
-use super::Options;
+use super::FilterOptions;
 
 /// A decision over the arguments of one system call.
 #[derive(Debug)]
@@ -131,13 +131,13 @@ pub(super) struct TableEntry {
 /// An option that changes the rule of a call, and the rule it then has.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RuleSwitch {
-    pub(super) option: fn(&Options) -> bool,
+    pub(super) option: fn(&FilterOptions) -> bool,
     pub(super) rule: &'static CallRule,
 }
 
 impl TableEntry {
     /// The rule under these options.
-    pub(super) fn rule(&self, options: &Options) -> &'static CallRule {
+    pub(super) fn rule(&self, options: &FilterOptions) -> &'static CallRule {
         let mut switches = [self.switch, self.second].into_iter().flatten();
         let first_on = switches.find(|switch| (switch.option)(options));
         first_on.map_or(self.rule, |switch| switch.rule)
@@ -164,7 +164,7 @@ pub(super) const fn entry(
 
 impl TableEntry {
     /// The same with `rule` under `option`, unless the first option is on.
-    pub(super) const fn or(self, option: fn(&Options) -> bool, rule: &'static CallRule) -> Self {
+    pub(super) const fn or(self, option: fn(&FilterOptions) -> bool, rule: &'static CallRule) -> Self {
         Self {
             second: Some(RuleSwitch { option, rule }),
             ..self

@@ -6,8 +6,8 @@
 use core::ffi::{c_int, c_long, c_void};
 
 use super::raw;
-use super::starter::{Starter, reset_signal_actions};
-use super::user::{User, become_user_with};
+use super::starter::{ChildStarter, reset_signal_actions};
+use super::user::{SpawnUser, become_user_with};
 
 /// Everything the child needs, made ready by the parent, and what it tells the parent in return.
 pub(crate) struct ChildPlan {
@@ -30,9 +30,9 @@ pub(crate) struct ChildPlan {
     /// Whether descriptor 0 becomes the session's terminal.
     pub(crate) terminal: bool,
     pub(crate) die_with_parent: bool,
-    pub(crate) user: Option<User>,
+    pub(crate) user: Option<SpawnUser>,
     /// What the starter knows of itself.
-    pub(crate) starter: Option<Starter>,
+    pub(crate) starter: Option<ChildStarter>,
 
     /// Answer: which step failed, if the child comes to its end without execve.
     pub(crate) failed: ChildStep,

@@ -9,7 +9,7 @@ use super::raw::{self, checked};
 
 /// A child that ended and was reaped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ended {
+pub struct EndedChild {
     /// Its process id, which may be used again from now on.
     pub pid: i32,
     /// How it ended.
@@ -35,7 +35,7 @@ pub enum EndedAs {
 ///
 /// # Errors
 /// `ECHILD` if there are no children at all.
-pub fn reap() -> Result<Option<Ended>, Errno> {
+pub fn reap() -> Result<Option<EndedChild>, Errno> {
     wait4(-1, libc::WNOHANG | libc::__WALL)
 }
 
@@ -48,7 +48,7 @@ pub(super) fn wait_for(pid: i32) {
     clippy::cast_sign_loss,
     reason = "the kernel reads both back as signed 32-bit numbers"
 )]
-fn wait4(pid: i32, options: i32) -> Result<Option<Ended>, Errno> {
+fn wait4(pid: i32, options: i32) -> Result<Option<EndedChild>, Errno> {
     let mut status = 0_i32;
     // SAFETY: all fields are integers, for which zero is a value.
     let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
@@ -64,7 +64,7 @@ fn wait4(pid: i32, options: i32) -> Result<Option<Ended>, Errno> {
         )
     };
     let pid = i32::try_from(checked(answer)?).unwrap_or(0);
-    Ok((pid != 0).then(|| Ended {
+    Ok((pid != 0).then(|| EndedChild {
         pid,
         how: ended_as(status),
         user_us: micros(usage.ru_utime),
@@ -88,7 +88,7 @@ fn micros(time: libc::timeval) -> u64 {
 
 /// Whom a signal is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Signaled {
+pub enum SignalTarget {
     /// The process.
     Process(i32),
     /// Every process of the group.
@@ -105,13 +105,13 @@ pub enum Signaled {
     clippy::cast_sign_loss,
     reason = "the kernel reads both back as signed 32-bit numbers"
 )]
-pub fn signal(whom: Signaled, signal: i32) -> Result<(), Errno> {
+pub fn signal(whom: SignalTarget, signal: i32) -> Result<(), Errno> {
     let target = match whom {
-        Signaled::All => -1,
+        SignalTarget::All => -1,
         // Zero and the negative numbers mean something else to the kernel, and a group 1 would be everything.
-        Signaled::Process(pid) if pid > 0 => pid,
-        Signaled::Group(group) if group > 1 => -group,
-        Signaled::Process(_) | Signaled::Group(_) => return Err(Errno::INVAL),
+        SignalTarget::Process(pid) if pid > 0 => pid,
+        SignalTarget::Group(group) if group > 1 => -group,
+        SignalTarget::Process(_) | SignalTarget::Group(_) => return Err(Errno::INVAL),
     };
     // SAFETY: no address is passed.
     let answer = unsafe { raw::call(libc::SYS_kill, [target as usize, signal as usize, 0, 0, 0, 0]) };

@@ -2,17 +2,17 @@
 
 use super::children;
 use super::user::{BoundingBits, bounding_set};
-use super::{Spawn, SpawnError, Spawned, raw, spawn_by};
+use super::{SpawnCommand, SpawnError, SpawnedChild, raw, spawn_by};
 
 /// A process in which every signal has its default action and that knows its bounding set, so that none of its children
 /// has to reset the one, or to ask for the other.
 #[derive(Debug, Clone, Copy)]
-pub struct Starter {
+pub struct ChildStarter {
     /// As it was then: it can only shrink (capabilities(7)).
     pub(super) bounding: BoundingBits,
 }
 
-impl Starter {
+impl ChildStarter {
     /// Makes one of this process, which has one thread and sets no action of a signal from now on.
     pub fn of_this_process() -> Self {
         // What is ignored stays ignored across execve, and handlers are none of this process's own.
@@ -28,7 +28,7 @@ impl Starter {
     ///
     /// # Errors
     /// As [`super::spawn`].
-    pub fn spawn(self, request: &Spawn<'_>) -> Result<Spawned, SpawnError> {
+    pub fn spawn(self, request: &SpawnCommand<'_>) -> Result<SpawnedChild, SpawnError> {
         spawn_by(Some(self), None, request)
     }
 }

@@ -10,7 +10,7 @@ use super::raw;
 
 /// A user and its group; there are no further groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct User {
+pub struct SpawnUser {
     /// User id.
     pub uid: u32,
     /// Group id.
@@ -40,12 +40,12 @@ const EMPTY: CapSets = [[0; 3]; 2];
 /// # Errors
 /// `EINVAL` when an id is none or is not mapped, `EPERM` without the capabilities that it takes, or when groups or
 /// capabilities would be left.
-pub fn become_user(user: User) -> Result<(), Errno> {
+pub fn become_user(user: SpawnUser) -> Result<(), Errno> {
     become_user_with(user, None)
 }
 
 /// As [`become_user`], by a process that had no more than `bounding` in its bounding set, if that is known.
-pub(super) fn become_user_with(user: User, bounding: Option<BoundingBits>) -> Result<(), Errno> {
+pub(super) fn become_user_with(user: SpawnUser, bounding: Option<BoundingBits>) -> Result<(), Errno> {
     // To the kernel this number means "leave it as it is".
     if user.uid == u32::MAX || user.gid == u32::MAX {
         return Err(Errno::INVAL);
@@ -87,7 +87,7 @@ const fn wide(number: u32) -> usize {
     number as usize
 }
 
-fn is_already(user: User) -> bool {
+fn is_already(user: SpawnUser) -> bool {
     let has = |number, wanted| {
         let mut ids = [0_u32; 3];
         let [real, effective, saved] = &mut ids;

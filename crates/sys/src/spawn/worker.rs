@@ -11,7 +11,7 @@ use rustix::process::DumpableBehavior;
 
 use super::children;
 use super::raw;
-use super::user::{User, become_user};
+use super::user::{SpawnUser, become_user};
 
 /// Exit code of a worker that did not come to its work, or out of it.
 const BROKEN: u8 = 101;
@@ -26,7 +26,7 @@ const BROKEN: u8 = 101;
 /// `EDEADLK` if this process has more than one thread, `EAGAIN` or `ENOMEM` if there can be no more processes.
 pub fn fork_worker(
     socket: OwnedFd,
-    user: Option<User>,
+    user: Option<SpawnUser>,
     work: impl FnOnce(Result<(), Errno>, OwnedFd) -> u8,
 ) -> Result<i32, Errno> {
     // Every thread is a directory in `task`, and a directory's link count is two more than its subdirectories.
@@ -90,7 +90,7 @@ fn settle(socket: &OwnedFd, parent: rustix::process::Pid) -> Result<(), Errno> {
 }
 
 /// Becomes the user, which undoes what was asked for the parent's end and for being looked into.
-fn settle_as(user: Option<User>, parent: rustix::process::Pid) -> Result<(), Errno> {
+fn settle_as(user: Option<SpawnUser>, parent: rustix::process::Pid) -> Result<(), Errno> {
     if let Some(user) = user {
         become_user(user)?;
         die_with(parent)?;

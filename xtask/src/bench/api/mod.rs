@@ -19,7 +19,7 @@ use super::{released, write_json};
 use crate::error::TaskError;
 use client::{Client, Sandbox, nanoseconds};
 use daemon::{Daemon, available_kib};
-use report::{Figure, Footprint, IN_KEEPER, PLAIN, Report};
+use report::{Figure, Footprint, IN_SUPERVISOR, PLAIN, Report};
 
 /// What is run in sandboxes: as little as a program can do.
 const COMMAND: &str = "/bin/true";
@@ -161,7 +161,7 @@ fn commands(daemon: &Daemon, rounds: u32) -> Result<Vec<Figure>, TaskError> {
     client.kill(&sandbox)?;
     Ok(vec![
         Figure::of("command in a live sandbox", inside),
-        Figure::of(IN_KEEPER, held),
+        Figure::of(IN_SUPERVISOR, held),
         Figure::of(PLAIN, plain),
     ])
 }

@@ -16,10 +16,10 @@ const COLD_MS: f64 = 25.0;
 const BURST_MS: f64 = 100.0;
 /// A command in a sandbox that lives, ms.
 const COMMAND_MS: f64 = 2.0;
-/// The same from its keeper's view, to a plain start of the program.
+/// The same from its supervisor's view, to a plain start of the program.
 const COMMAND_TO_PLAIN: f64 = 1.3;
 /// Figures that are compared.
-pub(super) const IN_KEEPER: &str = "the same, from the view of its keeper";
+pub(super) const IN_SUPERVISOR: &str = "the same, from the view of its supervisor";
 pub(super) const PLAIN: &str = "the same program, plain";
 /// A paused sandbox runs again, ms.
 const RESUME_MS: f64 = 20.0;
@@ -124,8 +124,8 @@ impl Report {
             })
         };
         let of = |name| self.figure(name).map(Figure::median_ms);
-        let to_plain = of(IN_KEEPER).zip(of(PLAIN)).map(|(inside, plain)| Bar {
-            what: "command in a live sandbox, in its keeper, to a plain start".to_owned(),
+        let to_plain = of(IN_SUPERVISOR).zip(of(PLAIN)).map(|(inside, plain)| Bar {
+            what: "command in a live sandbox, in its supervisor, to a plain start".to_owned(),
             value: inside / plain,
             bound: Bound::AtMost(COMMAND_TO_PLAIN),
         });
@@ -200,7 +200,7 @@ mod tests {
             "create and first command, cold",
             "burst, warm",
             "command in a live sandbox",
-            IN_KEEPER,
+            IN_SUPERVISOR,
             PLAIN,
         ];
         let mut figures: Vec<Figure> = names.iter().map(|name| Figure::of(name, vec![1_000_000])).collect();

@@ -1,4 +1,4 @@
-//! The private memory of sandboxes: pages that no other process has, of a keeper and all that it started.
+//! The private memory of sandboxes: pages that no other process has, of a supervisor and all that it started.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,25 +8,25 @@ use super::text_of;
 use crate::bench::api::client::answered;
 use crate::error::TaskError;
 
-/// Private memory of each sandbox of the daemon `daemon`, its keeper included, KiB; where sandboxes lie below that of a
+/// Private memory of each sandbox of the daemon `daemon`, its supervisor included, KiB; where sandboxes lie below that of a
 /// zygote, of those alone.
 ///
 /// # Errors
 /// When it cannot be read, as an ordinary user cannot of processes in a user namespace.
 pub(super) fn of_each(daemon: u32) -> Result<Vec<u64>, TaskError> {
     let all = processes()?;
-    // A copy of a zygote is the zygote's child, and in no tree of its keeper: sandboxes are told apart by their process ids.
+    // A copy of a zygote is the zygote's child, and in no tree of its supervisor: sandboxes are told apart by their process ids.
     let firsts = all.values().filter(|process| process.is_first);
     let kept: Vec<(u32, &Process)> = firsts
-        .filter_map(|first| Some((keeper(first, daemon, &all)?, first)))
+        .filter_map(|first| Some((supervisor(first, daemon, &all)?, first)))
         .collect();
     let deepest = kept.iter().map(|(_, first)| first.depth).max().unwrap_or(0);
     let each: Vec<u64> = kept
         .into_iter()
         .filter(|(_, first)| first.depth == deepest)
-        .map(|(keeper, first)| {
+        .map(|(supervisor, first)| {
             let inside = all.iter().filter(|(_, process)| process.numbers == first.numbers);
-            inside.map(|(pid, _)| *pid).chain([keeper]).map(private).sum()
+            inside.map(|(pid, _)| *pid).chain([supervisor]).map(private).sum()
         })
         .collect::<Result<_, _>>()?;
     if each.is_empty() {
@@ -64,7 +64,7 @@ impl Process {
 }
 
 /// The child of the daemon that is above a process.
-fn keeper(process: &Process, daemon: u32, all: &BTreeMap<u32, Process>) -> Option<u32> {
+fn supervisor(process: &Process, daemon: u32, all: &BTreeMap<u32, Process>) -> Option<u32> {
     let mut above = process.parent;
     loop {
         let parent = all.get(&above)?.parent;

@@ -16,7 +16,7 @@ use crate::error::TaskError;
 pub(super) const EMULATOR: &str = "qemu-system-x86_64";
 
 /// After this long the machine is taken for stuck.
-const PATIENCE: Duration = Duration::from_secs(900);
+const TIMEOUT: Duration = Duration::from_secs(900);
 
 /// Directories of the machine's root.
 const DIRECTORIES: [&str; 14] = [
@@ -195,7 +195,7 @@ pub(super) fn boot(directory: &Path, kernel: &Path, files: &Path) -> Result<Stri
 }
 
 fn wait(command: &mut Command) -> Result<(), TaskError> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut child = command.spawn().map_err(TaskError::start(EMULATOR))?;
     let status = loop {
         if let Some(status) = child.try_wait().map_err(TaskError::start(EMULATOR))? {
@@ -207,7 +207,7 @@ fn wait(command: &mut Command) -> Result<(), TaskError> {
                 .and_then(|()| child.wait())
                 .map_err(TaskError::start(EMULATOR))?;
             // What came to its end counts; the rest is reported missing, job by job.
-            eprintln!("{EMULATOR}: killed after {} s", PATIENCE.as_secs());
+            eprintln!("{EMULATOR}: killed after {} s", TIMEOUT.as_secs());
             return Ok(());
         }
         std::thread::sleep(Duration::from_millis(50));

@@ -85,7 +85,7 @@ fn last(end: RenderedEnd) -> CellLines {
 #[cfg(test)]
 mod tests {
     use offleash_core::exec::ExecEnd;
-    use offleash_interpreter::cell::{CellEnd, CellEvent, Death};
+    use offleash_interpreter::cell::{CellEnd, CellEvent, ContextDeath};
 
     use super::*;
 
@@ -119,12 +119,12 @@ mod tests {
     #[test]
     fn a_sandbox_that_was_ended_cuts_the_connection_and_one_that_fell_says_why() {
         let ends = |death| written(CellEvent::End(CellEnd::Died(death)));
-        assert!(matches!(ends(Death::SandboxGone { why: None }), CellLines::Cut));
-        assert!(matches!(ends(Death::Ended(ExecEnd::Lost)), CellLines::Cut));
+        assert!(matches!(ends(ContextDeath::SandboxGone { why: None }), CellLines::Cut));
+        assert!(matches!(ends(ContextDeath::Ended(ExecEnd::Lost)), CellLines::Cut));
         let why = Some("out of memory".to_owned());
         for (death, cause) in [
-            (Death::SandboxGone { why }, "out of memory"),
-            (Death::Restarted, "it was restarted"),
+            (ContextDeath::SandboxGone { why }, "out of memory"),
+            (ContextDeath::Restarted, "it was restarted"),
         ] {
             let CellLines::Last(lines) = ends(death) else {
                 panic!("nothing follows");
@@ -134,7 +134,9 @@ mod tests {
             assert_eq!(lines[1], json!({ "type": "end_of_execution" }));
         }
         // Before a cell began nothing of it is lost, and the next may find another sandbox.
-        let before = written(CellEvent::End(CellEnd::DiedBefore(Death::SandboxGone { why: None })));
+        let before = written(CellEvent::End(CellEnd::DiedBefore(ContextDeath::SandboxGone {
+            why: None,
+        })));
         assert!(matches!(before, CellLines::Last(_)));
     }
 }

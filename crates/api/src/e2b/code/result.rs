@@ -1,6 +1,6 @@
 //! The fields that E2B's SDKs know the forms of a result by.
 
-use offleash_interpreter::result::{CellResult, Form};
+use offleash_interpreter::result::{CellResult, ResultForm};
 use serde_json::{Map, Value};
 
 /// MIME types with a field of their own. All others are in [`EXTRA`].
@@ -31,9 +31,9 @@ pub(super) fn fields(result: CellResult) -> Map<String, Value> {
     for (mime, form) in result.forms {
         let field = FIELDS.iter().find(|(known, _)| *known == mime).map(|(_, field)| *field);
         let value = match form {
-            Form::Text(text) if field == Some("text") => Value::String(without_quotes(text)),
-            Form::Text(text) => Value::String(text),
-            Form::Json(value) => value,
+            ResultForm::Text(text) if field == Some("text") => Value::String(without_quotes(text)),
+            ResultForm::Text(text) => Value::String(text),
+            ResultForm::Json(value) => value,
         };
         match field {
             Some(field) => fields.insert(field.to_owned(), value),
@@ -72,12 +72,13 @@ mod tests {
             ..CellResult::default()
         };
         for (mime, _) in FIELDS {
-            result.forms.insert(mime.to_owned(), Form::Text(mime.to_owned()));
+            result.forms.insert(mime.to_owned(), ResultForm::Text(mime.to_owned()));
         }
         let figure = json!({ "data": [1] });
-        result
-            .forms
-            .insert("application/vnd.plotly.v1+json".to_owned(), Form::Json(figure.clone()));
+        result.forms.insert(
+            "application/vnd.plotly.v1+json".to_owned(),
+            ResultForm::Json(figure.clone()),
+        );
         result.omitted.insert("image/gif".to_owned(), 7);
         let found = fields(result);
         for (mime, field) in FIELDS {

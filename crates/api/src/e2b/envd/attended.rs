@@ -36,7 +36,7 @@ pub(super) struct AttendedExec {
 /// Who ends it.
 #[derive(Debug, Clone)]
 struct End {
-    keeper: SupervisorClient,
+    supervisor: SupervisorClient,
     server_ends: Arc<AtomicBool>,
 }
 
@@ -54,7 +54,7 @@ impl AttendedExec {
     /// As [`Self::of`], unless the request that started it says otherwise.
     pub(super) fn started(exec: ExecStream, fields: &HeaderMap, sandbox: &SandboxAccess) -> Self {
         let end = fields.contains_key(ENDS_WITH_CLIENT).then(|| End {
-            keeper: sandbox.keeper.clone(),
+            supervisor: sandbox.supervisor.clone(),
             server_ends: Arc::clone(&sandbox.server_ends),
         });
         let mut attended = Self::of(exec);
@@ -96,10 +96,10 @@ impl End {
     async fn of(self, mut exec: ExecStream) {
         // As long as its end was not seen, no other command has its process id.
         let which = Selector::Pid(exec.pid());
-        let _gone = self.keeper.signal(&which, SIGHUP).await;
+        let _gone = self.supervisor.signal(&which, SIGHUP).await;
         let ended = async { while !matches!(exec.next().await, Err(_) | Ok(None | Some(ExecNews::Ended(_)))) {} };
         if timeout(GRACE, ended).await.is_err() {
-            let _gone = self.keeper.signal(&which, SIGKILL).await;
+            let _gone = self.supervisor.signal(&which, SIGKILL).await;
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What is in a sandbox's file system, in the words of E2B.
 
-use offleash_protocol::files::{Change, ChangeKind, Entry};
+use offleash_protocol::files::{ChangeKind, FileEntry, WatchedChange};
 
 use super::messages::filesystem::{EntryInfo, EventType, FileType, FilesystemEvent};
 use super::path::{name, text};
@@ -20,7 +20,7 @@ const FIFO: u32 = 0o010_000;
 ///
 /// For a link, type and mode are those of where it leads; name, size and permissions are its own. A link that leads
 /// nowhere is a `SYMLINK`: an entry of unknown type is one that the SDKs leave out of lists.
-pub(super) fn entry_info(entry: &Entry) -> EntryInfo {
+pub(super) fn entry_info(entry: &FileEntry) -> EntryInfo {
     let is_symlink = entry.mode & TYPE == LINK;
     let target_mode = entry.target.as_ref().and_then(|target| target.mode);
     let (kind, mode) = match (is_symlink, target_mode) {
@@ -63,7 +63,7 @@ pub(super) fn bytes_of(entry: &EntryInfo) -> usize {
 }
 
 /// A change as the SDKs read it; `None` for one that has no word among theirs.
-pub(super) fn event(change: &Change) -> Option<FilesystemEvent> {
+pub(super) fn event(change: &WatchedChange) -> Option<FilesystemEvent> {
     let kind = match change.kind {
         ChangeKind::Create => EventType::Create,
         ChangeKind::Write => EventType::Write,
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_link_has_the_type_of_its_target_and_its_own_permissions() {
-        let entry = Entry {
+        let entry = FileEntry {
             path: b"/home/user/link".to_vec(),
             mode: 0o120_777,
             size: 7,
@@ -163,7 +163,7 @@ mod tests {
                 path: b"/etc/hosts".to_vec(),
                 mode: Some(0o100_644),
             }),
-            ..Entry::default()
+            ..FileEntry::default()
         };
         let info = entry_info(&entry);
         assert_eq!(
@@ -176,27 +176,27 @@ mod tests {
 
     #[test]
     fn a_link_to_nowhere_is_listed_as_a_link() {
-        let entry = Entry {
+        let entry = FileEntry {
             path: b"/x".to_vec(),
             mode: 0o120_777,
             target: Some(LinkTarget {
                 path: b"gone".to_vec(),
                 mode: None,
             }),
-            ..Entry::default()
+            ..FileEntry::default()
         };
         assert_eq!(entry_info(&entry).r#type(), FileType::Symlink);
     }
 
     #[test]
     fn hostile_numbers_and_names_are_taken() {
-        let entry = Entry {
+        let entry = FileEntry {
             path: b"/\xff\n\x1b[2J".to_vec(),
             mode: u32::MAX,
             size: u64::MAX,
             modified_s: i64::MAX,
             modified_ns: u32::MAX,
-            ..Entry::default()
+            ..FileEntry::default()
         };
         let info = entry_info(&entry);
         assert_eq!(info.size, i64::MAX);
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn an_overflow_has_no_word() {
-        let change = |kind| Change {
+        let change = |kind| WatchedChange {
             name: b"a".to_vec(),
             kind,
             entry: None,

@@ -57,7 +57,7 @@ impl From<SupervisorError> for ServiceFailure {
             SupervisorError::Timeout { .. } => (ConnectCode::DeadlineExceeded, error.to_string()),
             SupervisorError::File { errno, .. } => (file_code(*errno), error.to_string()),
             // What these say is about the host.
-            _ => (ConnectCode::Internal, "the sandbox's keeper failed".to_owned()),
+            _ => (ConnectCode::Internal, "the sandbox's supervisor failed".to_owned()),
         };
         Self::Told(ConnectError::new(code, message))
     }
@@ -181,7 +181,7 @@ mod tests {
         let (code, message) = told(SupervisorError::Failed { reason });
         assert_eq!(
             (code, message.as_str()),
-            (ConnectCode::Internal, "the sandbox's keeper failed")
+            (ConnectCode::Internal, "the sandbox's supervisor failed")
         );
     }
 

@@ -114,7 +114,7 @@ pub(super) struct FileCaller<'a> {
 impl FileCaller<'_> {
     /// A conversation with a process inside that acts as the user.
     pub(super) async fn open(&self) -> Result<FileChannel, SupervisorError> {
-        self.sandbox.keeper.files(self.user).await
+        self.sandbox.supervisor.files(self.user).await
     }
 
     /// The whole path of what a caller wrote.
@@ -126,7 +126,7 @@ impl FileCaller<'_> {
     }
 
     async fn home(&self) -> Result<String, ServiceFailure> {
-        let mut users = self.sandbox.keeper.hello().await?.users.into_iter();
+        let mut users = self.sandbox.supervisor.hello().await?.users.into_iter();
         let found = match self.user {
             Some(name) => users.find(|user| user.name == name),
             None => users.next(),
@@ -182,7 +182,7 @@ impl FileCaller<'_> {
             user: self.user.map(str::to_owned),
             ..StartExec::default()
         };
-        let mut exec = self.sandbox.keeper.start(start).await?;
+        let mut exec = self.sandbox.supervisor.start(start).await?;
         let mut said = Vec::new();
         loop {
             match exec.next().await? {
@@ -281,7 +281,7 @@ async fn tell(
     }
 }
 
-fn told(entry: &offleash_protocol::files::Entry) -> Option<EntryInfo> {
+fn told(entry: &offleash_protocol::files::FileEntry) -> Option<EntryInfo> {
     Some(entry_info(entry))
 }
 

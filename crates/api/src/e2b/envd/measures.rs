@@ -41,9 +41,9 @@ pub(super) async fn answer(sandbox: &SandboxAccess) -> Response<Body> {
 
 async fn measure(sandbox: &SandboxAccess) -> Result<SandboxMeasures, ServiceFailure> {
     let begun = Instant::now();
-    let before = sandbox.keeper.usage().await?;
+    let before = sandbox.supervisor.usage().await?;
     sleep(SPAN).await;
-    let after = sandbox.keeper.usage().await?;
+    let after = sandbox.supervisor.usage().await?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Ok(measures(&before, &after, begun.elapsed(), now.as_secs()))
 }

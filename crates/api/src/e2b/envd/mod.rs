@@ -1,6 +1,6 @@
 //! The services that E2B's SDKs expect in every sandbox at port 49983, for one sandbox that was found.
 //!
-//! They are answered here, outside: the keeper runs commands and a process inside serves files, so that no service
+//! They are answered here, outside: the supervisor runs commands and a process inside serves files, so that no service
 //! listens in the sandbox and every level has the same ones.
 
 mod attended;
@@ -93,7 +93,7 @@ pub(crate) struct SandboxAccess {
     /// The environment that every command of the sandbox gets.
     env: BTreeMap<String, String>,
     /// Who does what is asked.
-    keeper: SupervisorClient,
+    supervisor: SupervisorClient,
     /// The watchers of all sandboxes.
     watchers: Arc<SandboxWatchers>,
     /// The turns of large lists, of all sandboxes.
@@ -112,12 +112,12 @@ pub(crate) struct EnvdService {
 
 impl EnvdService {
     /// The services of one sandbox, which runs.
-    pub(crate) fn of(&self, access: AccessRules, keeper: SupervisorClient) -> SandboxAccess {
+    pub(crate) fn of(&self, access: AccessRules, supervisor: SupervisorClient) -> SandboxAccess {
         SandboxAccess {
             id: access.id,
             key_id: access.key_id,
             env: access.env,
-            keeper,
+            supervisor,
             watchers: Arc::clone(&self.watchers),
             listings: self.listings.clone(),
             server_ends: Arc::clone(&self.server_ends),
@@ -187,7 +187,7 @@ pub(crate) async fn handle(
 const UNAUTHORIZED: &str = "unauthorized access, please provide a valid access token or method signing if supported";
 
 async fn health(sandbox: &SandboxAccess) -> Response<Body> {
-    match sandbox.keeper.hello().await {
+    match sandbox.supervisor.hello().await {
         Ok(hello) if !hello.paused => answer::empty(StatusCode::NO_CONTENT),
         _ => gone(&sandbox.id),
     }

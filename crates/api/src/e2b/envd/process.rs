@@ -12,7 +12,7 @@ use offleash_core::units::Bytes;
 use offleash_daemon::is_driver_tag;
 use offleash_supervisor::service::client::{ExecNews, SupervisorClient};
 use offleash_supervisor::service::error::SupervisorError;
-use offleash_supervisor::service::message::{LONGEST_TAG, ProcessInfo as Running, Selector, StartExec};
+use offleash_supervisor::service::message::{MAX_TAG, ProcessInfo as Running, Selector, StartExec};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::attended::AttendedExec;
@@ -59,31 +59,31 @@ pub(super) async fn answer(
     call: ConnectCall,
     request: Request<Incoming>,
 ) -> Response<Body> {
-    let keeper = &sandbox.keeper;
+    let supervisor = &sandbox.supervisor;
     let (parts, body) = request.into_parts();
     let fields = &parts.headers;
     match method {
         "List" => {
             let listed = async {
                 let ListRequest {} = read(call, body).await?;
-                list(keeper).await
+                list(supervisor).await
             };
             unary(sandbox, call, in_time(fields, listed).await)
         }
         "Update" => {
-            let done = async { update(keeper, read(call, body).await?).await };
+            let done = async { update(supervisor, read(call, body).await?).await };
             unary(sandbox, call, in_time(fields, done).await)
         }
         "SendInput" => {
-            let done = async { send_input(keeper, read(call, body).await?).await };
+            let done = async { send_input(supervisor, read(call, body).await?).await };
             unary(sandbox, call, in_time(fields, done).await)
         }
         "SendSignal" => {
-            let done = async { send_signal(keeper, read(call, body).await?).await };
+            let done = async { send_signal(supervisor, read(call, body).await?).await };
             unary(sandbox, call, in_time(fields, done).await)
         }
         "CloseStdin" => {
-            let done = async { close_stdin(keeper, read(call, body).await?).await };
+            let done = async { close_stdin(supervisor, read(call, body).await?).await };
             unary(sandbox, call, in_time(fields, done).await)
         }
         "StreamInput" => stream_input(sandbox, call, fields, body).await,
@@ -92,7 +92,7 @@ pub(super) async fn answer(
             told::<StartResponse>(sandbox, call, followed)
         }
         _ => {
-            let followed = connect(keeper, fields, call.codec, body).await;
+            let followed = connect(supervisor, fields, call.codec, body).await;
             told::<ConnectResponse>(sandbox, call, followed)
         }
     }
@@ -142,8 +142,8 @@ async fn in_time<T>(
     }
 }
 
-async fn list(keeper: &SupervisorClient) -> Result<ListResponse, ServiceFailure> {
-    let running = keeper.processes().await?;
+async fn list(supervisor: &SupervisorClient) -> Result<ListResponse, ServiceFailure> {
+    let running = supervisor.processes().await?;
     // Drivers of contexts are nobody's commands.
     let commands = running.iter().filter(|process| !is_driver_tag(process.tag.as_deref()));
     let processes = commands.map(process_info).collect();
@@ -174,7 +174,7 @@ struct FollowedCommand {
     exec: AttendedExec,
     is_terminal: bool,
     keepalive: Duration,
-    /// When the caller wants to hear no more; a command that was started with a timeout is the keeper's to end.
+    /// When the caller wants to hear no more; a command that was started with a timeout is the supervisor's to end.
     until: Option<Instant>,
     /// Of a command that was started for this caller.
     span: Option<WorkSpan>,
@@ -194,7 +194,7 @@ async fn start(
     let cwd = start.cwd.as_deref().map(text);
     let mut span = WorkSpan::begin(SpanOperation::Exec);
     span.sandbox(|| sandbox.id.clone());
-    let started = sandbox.keeper.start(start).await;
+    let started = sandbox.supervisor.start(start).await;
     let exec = started.map_err(|error| {
         span.ended(false);
         not_started(error, &command, cwd)
@@ -209,17 +209,20 @@ async fn start(
 }
 
 async fn connect(
-    keeper: &SupervisorClient,
+    supervisor: &SupervisorClient,
     fields: &HeaderMap,
     codec: MessageCodec,
     body: Incoming,
 ) -> Result<FollowedCommand, ServiceFailure> {
     let which = selector(only_message::<ConnectRequest>(codec, body).await?.process)?;
     let timeout = ConnectCall::timeout(fields)?;
-    let processes = keeper.processes().await?;
+    let processes = supervisor.processes().await?;
     // One that has ended a moment ago is not among them; nothing but its end will be told.
     let is_terminal = running(&processes, &which).is_some_and(|process| process.tty);
-    let exec = keeper.attach(&which).await.map_err(|error| no_process(error, &which))?;
+    let exec = supervisor
+        .attach(&which)
+        .await
+        .map_err(|error| no_process(error, &which))?;
     Ok(FollowedCommand {
         exec: AttendedExec::of(exec),
         is_terminal,
@@ -387,8 +390,8 @@ fn start_exec(
         .chain(process.args)
         .map(String::into_bytes)
         .collect();
-    if request.tag.as_ref().is_some_and(|tag| tag.len() > LONGEST_TAG) {
-        let text = format!("the tag has more than {LONGEST_TAG} bytes");
+    if request.tag.as_ref().is_some_and(|tag| tag.len() > MAX_TAG) {
+        let text = format!("the tag has more than {MAX_TAG} bytes");
         return Err(ConnectError::invalid(text).into());
     }
     if is_driver_tag(request.tag.as_deref()) {
@@ -455,27 +458,34 @@ fn not_started(error: SupervisorError, command: &str, cwd: Option<String>) -> Se
     }
 }
 
-async fn update(keeper: &SupervisorClient, request: UpdateRequest) -> Result<UpdateResponse, ServiceFailure> {
+async fn update(supervisor: &SupervisorClient, request: UpdateRequest) -> Result<UpdateResponse, ServiceFailure> {
     let which = selector(request.process)?;
     let Some(pty) = request.pty else {
         return Ok(UpdateResponse {});
     };
     let (rows, columns) = terminal_size(pty)?;
-    let resized = keeper.resize(&which, rows, columns).await;
+    let resized = supervisor.resize(&which, rows, columns).await;
     resized.map_err(|error| no_process(error, &which))?;
     Ok(UpdateResponse {})
 }
 
-async fn send_input(keeper: &SupervisorClient, request: SendInputRequest) -> Result<SendInputResponse, ServiceFailure> {
+async fn send_input(
+    supervisor: &SupervisorClient,
+    request: SendInputRequest,
+) -> Result<SendInputResponse, ServiceFailure> {
     let which = selector(request.process)?;
-    give(keeper, &which, request.input).await?;
+    give(supervisor, &which, request.input).await?;
     Ok(SendInputResponse {})
 }
 
-async fn give(keeper: &SupervisorClient, which: &Selector, input: Option<ProcessInput>) -> Result<(), ServiceFailure> {
+async fn give(
+    supervisor: &SupervisorClient,
+    which: &Selector,
+    input: Option<ProcessInput>,
+) -> Result<(), ServiceFailure> {
     let bytes = input.and_then(|input| input.stdin.or(input.pty));
     let bytes = bytes.ok_or_else(|| ConnectError::new(ConnectCode::Unimplemented, "invalid input type"))?;
-    keeper
+    supervisor
         .input(which, bytes)
         .await
         .map_err(|error| no_process(error, which))
@@ -487,7 +497,7 @@ async fn stream_input(
     fields: &HeaderMap,
     body: Incoming,
 ) -> Response<Body> {
-    let taken = take_stream(&sandbox.keeper, MessageFrames::new(call.codec, body));
+    let taken = take_stream(&sandbox.supervisor, MessageFrames::new(call.codec, body));
     match in_time(fields, taken).await {
         Ok(()) => stream(call.codec, |outgoing| async move {
             Ok(outgoing.send(&StreamInputResponse {}).await?)
@@ -497,12 +507,12 @@ async fn stream_input(
     }
 }
 
-async fn take_stream(keeper: &SupervisorClient, mut frames: MessageFrames<Incoming>) -> Result<(), ServiceFailure> {
+async fn take_stream(supervisor: &SupervisorClient, mut frames: MessageFrames<Incoming>) -> Result<(), ServiceFailure> {
     let mut which = None;
     while let Some(request) = frames.next::<StreamInputRequest>().await? {
         if let Some(start) = request.start {
             let selected = selector(start.process)?;
-            if running(&keeper.processes().await?, &selected).is_none() {
+            if running(&supervisor.processes().await?, &selected).is_none() {
                 return Err(no_process(SupervisorError::NoProcess, &selected));
             }
             which = Some(selected);
@@ -510,7 +520,7 @@ async fn take_stream(keeper: &SupervisorClient, mut frames: MessageFrames<Incomi
             let which = which
                 .as_ref()
                 .ok_or_else(|| ConnectError::invalid("data comes before the start"))?;
-            give(keeper, which, data.input).await?;
+            give(supervisor, which, data.input).await?;
         } else if request.keepalive.is_none() {
             return Err(ConnectError::new(ConnectCode::Unimplemented, "invalid event type").into());
         }
@@ -519,7 +529,7 @@ async fn take_stream(keeper: &SupervisorClient, mut frames: MessageFrames<Incomi
 }
 
 async fn send_signal(
-    keeper: &SupervisorClient,
+    supervisor: &SupervisorClient,
     request: SendSignalRequest,
 ) -> Result<SendSignalResponse, ServiceFailure> {
     let which = selector(request.process)?;
@@ -530,7 +540,7 @@ async fn send_signal(
             return Err(ConnectError::new(ConnectCode::Unimplemented, text).into());
         }
     };
-    keeper
+    supervisor
         .signal(&which, signal)
         .await
         .map_err(|error| no_process(error, &which))?;
@@ -538,11 +548,11 @@ async fn send_signal(
 }
 
 async fn close_stdin(
-    keeper: &SupervisorClient,
+    supervisor: &SupervisorClient,
     request: CloseStdinRequest,
 ) -> Result<CloseStdinResponse, ServiceFailure> {
     let which = selector(request.process)?;
-    keeper
+    supervisor
         .close_input(&which)
         .await
         .map_err(|error| no_process(error, &which))?;

@@ -4,7 +4,7 @@ fn place(host: &str, port: u16) -> Place {
     Place {
         host: Host::parse(host).unwrap(),
         port,
-        protocol: Protocol::usual(port),
+        protocol: SpokenProtocol::usual(port),
     }
 }
 
@@ -116,7 +116,7 @@ fn a_rule_that_would_ask_all_the_same_is_narrowed_or_goes() {
 #[test]
 fn another_protocol_than_usual_is_written() {
     let places = [Place {
-        protocol: Protocol::Tcp,
+        protocol: SpokenProtocol::Tcp,
         ..place("a.example", 443)
     }];
     let edited = allow("[network]\nallow = [\"b.example\"]\n", &places.into()).unwrap();

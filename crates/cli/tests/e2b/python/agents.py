@@ -332,7 +332,7 @@ async def the_workspace_is_there_and_changes_are_kept_aside(connect):
         assert await good(session, "read_file", path="given.txt") == "from outside"
         await good(session, "write_file", path="given.txt", content="changed inside")
     assert open("given.txt").read() == "from outside"
-    # The keeper writes it down before the program ends.
+    # The supervisor writes it down before the program ends.
     runs = subprocess.run([os.environ["OFFLEASH"], "runs", "--json"], capture_output=True, text=True, check=True)
     assert "offleash" in runs.stdout and "mcp" in runs.stdout, runs.stdout
 
@@ -388,12 +388,12 @@ async def nothing_but_the_protocol_is_said_and_nothing_is_left(connect):
     say(id=2, method="tools/call", params={"name": "run_command", "arguments": {"command": "echo $$"}})
     assert answer()["id"] == 2
     children = open(f"/proc/{program.pid}/task/{program.pid}/children").read().split()
-    assert children, "there is no keeper"
+    assert children, "there is no supervisor"
     program.send_signal(signal.SIGKILL)
     program.wait()
     deadline = time.monotonic() + PATIENCE / 2
     while any(os.path.exists(f"/proc/{child}") for child in children):
-        assert time.monotonic() < deadline, "the keeper lives on"
+        assert time.monotonic() < deadline, "the supervisor lives on"
         time.sleep(0.1)
 
 

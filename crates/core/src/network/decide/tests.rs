@@ -101,9 +101,9 @@ fn the_most_specific_host_wins() {
 fn of_equal_rules_the_one_that_asks_more_of_the_protocol_wins() {
     let rules = policy(&[(Allow, "example.com:*/tcp"), (Allow, "example.com")]);
     let protocol = |port| rules.decide(&host("example.com"), port).protocol;
-    assert_eq!(protocol(443), Protocol::Tls);
-    assert_eq!(protocol(80), Protocol::Http);
-    assert_eq!(protocol(22), Protocol::Tcp);
+    assert_eq!(protocol(443), SpokenProtocol::Tls);
+    assert_eq!(protocol(80), SpokenProtocol::Http);
+    assert_eq!(protocol(22), SpokenProtocol::Tcp);
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn paths_that_servers_read_differently_are_refused() {
         assert!(kind(&error), "{}: {error:?}", String::from_utf8_lossy(target));
         assert!(error.hint().is_some());
     }
-    let long = format!("/{}", "a".repeat(LONGEST_TARGET));
+    let long = format!("/{}", "a".repeat(MAX_TARGET));
     assert!(matches!(
         CanonicalPath::parse(long.as_bytes()),
         Err(PathError::TooLong { .. })

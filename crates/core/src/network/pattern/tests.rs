@@ -150,12 +150,12 @@ fn names_and_addresses_do_not_match_each_other() {
 #[test]
 fn the_protocol_follows_from_the_port_unless_it_is_named() {
     for (text, port, expected) in [
-        ("example.com", 443, Protocol::Tls),
-        ("example.com", 80, Protocol::Http),
-        ("example.com:*", 8080, Protocol::Auto),
-        ("example.com/tcp", 443, Protocol::Tcp),
-        ("example.com:8443/tls", 8443, Protocol::Tls),
-        ("example.com:443/http", 443, Protocol::Http),
+        ("example.com", 443, SpokenProtocol::Tls),
+        ("example.com", 80, SpokenProtocol::Http),
+        ("example.com:*", 8080, SpokenProtocol::Auto),
+        ("example.com/tcp", 443, SpokenProtocol::Tcp),
+        ("example.com:8443/tls", 8443, SpokenProtocol::Tls),
+        ("example.com:443/http", 443, SpokenProtocol::Http),
     ] {
         assert_eq!(pattern(text).protocol(port), expected, "{text}");
     }

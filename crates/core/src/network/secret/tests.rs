@@ -124,7 +124,7 @@ fn the_parts_of_a_signing_key_belong_together() {
 fn a_value_is_shown_to_nobody() {
     let value = SecretValue::new(b"hunter2hunter2".to_vec()).unwrap();
     assert_eq!(format!("{value} {value:?} {value:#?}"), "**** **** ****");
-    let secret = Secret {
+    let secret = NamedSecret {
         spec: parsed("K=env:V@a.example"),
         placeholder: placeholder(b"hunter2hunter2"),
         value,
@@ -152,7 +152,7 @@ fn a_value_is_one_line_of_a_plausible_length() {
         (b"1234\r5678", ValueError::LineEnd),
         (b"1234\x005678", ValueError::Control),
         (b"1234\x1b5678", ValueError::Control),
-        (&[b'a'; LONGEST_VALUE + 1], ValueError::Long),
+        (&[b'a'; MAX_VALUE + 1], ValueError::Long),
     ] {
         assert_eq!(SecretValue::new(bytes.to_vec()).unwrap_err(), expected);
     }

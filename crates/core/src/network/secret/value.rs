@@ -8,10 +8,10 @@ use crate::error::{ErrorKind, Explained};
 use crate::network::confidential;
 
 /// The shortest value: one that is shorter occurs by chance in what servers answer, where it could not be told apart.
-pub const SHORTEST_VALUE: usize = 8;
+pub const MIN_VALUE: usize = 8;
 
 /// The longest value: servers take heads of not much more.
-pub const LONGEST_VALUE: usize = 8 * 1024;
+pub const MAX_VALUE: usize = 8 * 1024;
 
 /// The value of a secret. Neither `Debug` nor `Display` show it, and serde writes it in no form that people read.
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -24,11 +24,11 @@ pub enum ValueError {
     /// There are none.
     #[error("its value is empty")]
     Empty,
-    /// There are fewer than [`SHORTEST_VALUE`].
-    #[error("its value has fewer than {SHORTEST_VALUE} bytes")]
+    /// There are fewer than [`MIN_VALUE`].
+    #[error("its value has fewer than {MIN_VALUE} bytes")]
     Short,
-    /// There are more than [`LONGEST_VALUE`].
-    #[error("its value has more than {LONGEST_VALUE} bytes")]
+    /// There are more than [`MAX_VALUE`].
+    #[error("its value has more than {MAX_VALUE} bytes")]
     Long,
     /// One ends a line.
     #[error("its value has more than one line")]
@@ -57,9 +57,9 @@ impl SecretValue {
             Err(ValueError::LineEnd)
         } else if bytes.iter().any(u8::is_ascii_control) {
             Err(ValueError::Control)
-        } else if bytes.len() < SHORTEST_VALUE {
+        } else if bytes.len() < MIN_VALUE {
             Err(ValueError::Short)
-        } else if bytes.len() > LONGEST_VALUE {
+        } else if bytes.len() > MAX_VALUE {
             Err(ValueError::Long)
         } else {
             Ok(Self(bytes))

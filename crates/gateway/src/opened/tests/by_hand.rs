@@ -6,7 +6,7 @@ use super::*;
 use crate::journal::Outcome;
 
 /// How long anything may take that should come at once.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Sends parts of bytes, each when the one before was taken, and takes all that is answered until the other side hangs up.
 async fn said(setting: &Setting, parts: impl IntoIterator<Item = Vec<u8>>) -> String {
@@ -23,7 +23,7 @@ async fn said(setting: &Setting, parts: impl IntoIterator<Item = Vec<u8>>) -> St
         let _ = stream.read_to_end(&mut answers).await;
         String::from_utf8(answers).unwrap()
     };
-    tokio::time::timeout(PATIENCE, said).await.unwrap()
+    tokio::time::timeout(TIMEOUT, said).await.unwrap()
 }
 
 /// The statuses of answers.

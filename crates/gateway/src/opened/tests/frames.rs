@@ -25,11 +25,11 @@ const ENABLE_CONNECT_PROTOCOL: u16 = 8;
 const OK: u8 = 0x88;
 
 /// How long anything may take that should come at once.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Runs a test that must not hang.
 fn in_time(test: impl Future<Output = ()>) {
-    run(async { tokio::time::timeout(PATIENCE * 3, test).await.unwrap() });
+    run(async { tokio::time::timeout(TIMEOUT * 3, test).await.unwrap() });
 }
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -118,7 +118,7 @@ async fn next(stream: &mut TlsStream<TcpStream>) -> Option<Frame> {
             payload,
         })
     };
-    tokio::time::timeout(PATIENCE, read).await.unwrap()
+    tokio::time::timeout(TIMEOUT, read).await.unwrap()
 }
 
 /// The first frame of these kinds.

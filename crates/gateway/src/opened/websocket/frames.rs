@@ -1,7 +1,7 @@
 //! Finds where the frames of a WebSocket end (RFC 6455, section 5.2).
 
 /// The header of a frame without its length in more bytes and without a mask.
-const SHORTEST_HEADER: usize = 2;
+const MIN_HEADER: usize = 2;
 const MASK: usize = 4;
 
 /// Follows frames as they come.
@@ -48,10 +48,10 @@ fn length(header: &[u8]) -> Option<u64> {
         127 => 8,
         _ => 0,
     };
-    if header.len() < SHORTEST_HEADER + more + mask {
+    if header.len() < MIN_HEADER + more + mask {
         return None;
     }
-    let digits = header.get(SHORTEST_HEADER..SHORTEST_HEADER + more)?;
+    let digits = header.get(MIN_HEADER..MIN_HEADER + more)?;
     match more {
         0 => Some(u64::from(short)),
         _ => Some(digits.iter().fold(0, |length, byte| length << 8 | u64::from(*byte))),

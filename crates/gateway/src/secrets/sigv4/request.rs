@@ -5,7 +5,7 @@ use std::fmt;
 use http::HeaderValue;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
-use offleash_core::network::secret::Secret;
+use offleash_core::network::secret::NamedSecret;
 
 use crate::secrets::{put, query};
 
@@ -63,7 +63,7 @@ impl fmt::Display for Scope {
 ///
 /// # Errors
 /// It is signed in a way that is not done here.
-pub(super) fn read(parts: &Parts, id: &Secret) -> Result<Option<Signed>, String> {
+pub(super) fn read(parts: &Parts, id: &NamedSecret) -> Result<Option<Signed>, String> {
     let mut values = parts.headers.get_all(AUTHORIZATION).iter();
     let value = values.next().map(|value| value.to_str().unwrap_or_default());
     if values.next().is_some() {
@@ -79,7 +79,7 @@ pub(super) fn read(parts: &Parts, id: &Secret) -> Result<Option<Signed>, String>
     }
 }
 
-fn of_header(parts: &Parts, value: &str, id: &Secret) -> Result<Signed, String> {
+fn of_header(parts: &Parts, value: &str, id: &NamedSecret) -> Result<Signed, String> {
     let (algorithm, rest) = value.split_once(' ').unwrap_or((value, ""));
     check_algorithm(algorithm)?;
     let unreadable = || "its `Authorization` cannot be read".to_owned();
@@ -109,7 +109,7 @@ fn of_header(parts: &Parts, value: &str, id: &Secret) -> Result<Signed, String> 
     )
 }
 
-fn of_query(query: &str, algorithm: &[u8], id: &Secret) -> Result<Option<Signed>, String> {
+fn of_query(query: &str, algorithm: &[u8], id: &NamedSecret) -> Result<Option<Signed>, String> {
     let text = |name: &str| {
         let value = query::value_of(query, name).ok_or_else(|| format!("it has no `{name}`"))?;
         String::from_utf8(value).map_err(|_| format!("its `{name}` cannot be read"))
@@ -138,7 +138,11 @@ fn check_algorithm(algorithm: &str) -> Result<(), String> {
     }
 }
 
-fn assemble(place: Place, [credential, headers, signature, date]: [&str; 4], id: &Secret) -> Result<Signed, String> {
+fn assemble(
+    place: Place,
+    [credential, headers, signature, date]: [&str; 4],
+    id: &NamedSecret,
+) -> Result<Signed, String> {
     let scope = credential
         .strip_prefix(id.placeholder.as_str())
         .and_then(|rest| rest.strip_prefix('/'))
@@ -170,7 +174,12 @@ impl Signed {
     }
 
     /// Puts the id of the key, and the token of its session, where their placeholders are.
-    pub(super) fn put_keys(&mut self, parts: &mut Parts, id: &Secret, token: Option<&Secret>) -> Result<(), String> {
+    pub(super) fn put_keys(
+        &mut self,
+        parts: &mut Parts,
+        id: &NamedSecret,
+        token: Option<&NamedSecret>,
+    ) -> Result<(), String> {
         if let (Some(token), Some(value)) = (token, parts.headers.get_mut(TOKEN_HEADER)) {
             let with_value = put::replaced(value.as_bytes(), token, token.value.expose());
             *value = sensitive(&with_value)?;

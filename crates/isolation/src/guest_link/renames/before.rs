@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use offleash_core::plan::{Node, Plan};
+use offleash_core::plan::{Plan, PlanNode};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 
@@ -31,12 +31,12 @@ impl OverlayTable {
             KnownOverlay { target, lowers }
         };
         let overlays = plan.entries.iter().filter_map(|entry| match &entry.node {
-            Node::Overlay { lower, .. } => Some(overlay(&entry.target, vec![lower.clone()])),
-            Node::Base { lower, stack, .. } if !stack.is_empty() => {
+            PlanNode::Overlay { lower, .. } => Some(overlay(&entry.target, vec![lower.clone()])),
+            PlanNode::Base { lower, stack, .. } if !stack.is_empty() => {
                 let layers = stack.iter().map(|layer| lower.join(layer));
                 Some(overlay(&entry.target, layers.collect()))
             }
-            Node::Base {
+            PlanNode::Base {
                 lower,
                 template,
                 skeleton,

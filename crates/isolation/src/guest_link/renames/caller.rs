@@ -6,8 +6,8 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use offleash_core::plan::Plan;
-use offleash_protocol::Ids;
-use offleash_sys::seccomp::Notification;
+use offleash_protocol::GuestIds;
+use offleash_sys::seccomp::CallNotification;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -48,7 +48,7 @@ pub(super) struct RenameRequest {
     pub(super) paths: [Vec<u8>; 2],
     pub(super) from: [OwnedFd; 2],
     pub(super) replaces: bool,
-    pub(super) user: Option<Ids>,
+    pub(super) user: Option<GuestIds>,
 }
 
 /// The arguments of a renaming: for each path from which descriptor it leads, and which argument it is.
@@ -58,7 +58,7 @@ struct RenameArguments {
 }
 
 impl RenameArguments {
-    fn of(call: &Notification) -> Self {
+    fn of(call: &CallNotification) -> Self {
         let descriptor = |index: usize| {
             let low = u32::try_from(call.args[index] & 0xffff_ffff).unwrap_or(u32::MAX);
             low.cast_signed()
@@ -78,7 +78,7 @@ impl RenameArguments {
 
 /// Whether a directory of an overlay may be what is renamed; a cheap look at what may be another thing by the time that the
 /// kernel looks.
-pub(super) fn may_be_directory(call: &Notification, kept: &SandboxIdentity) -> bool {
+pub(super) fn may_be_directory(call: &CallNotification, kept: &SandboxIdentity) -> bool {
     let (descriptor, argument) = RenameArguments::of(call).paths[0];
     let Ok(path) = call.text(argument) else {
         return false;
@@ -112,7 +112,7 @@ fn look(pid: u32, descriptor: i32, path: &[u8]) -> Result<Option<OwnedFd>, Errno
 
 impl RenameRequest {
     /// What is asked for; `None` if it is not for a worker. To be believed only if the call waits still.
-    pub(super) fn by(call: &Notification, kept: &SandboxIdentity) -> Option<Self> {
+    pub(super) fn by(call: &CallNotification, kept: &SandboxIdentity) -> Option<Self> {
         let arguments = RenameArguments::of(call);
         let user = user(call.pid, kept)?;
         let [old, new] = arguments.paths;
@@ -134,7 +134,7 @@ impl RenameRequest {
 }
 
 /// As whom a worker is to act, so that it may do what the caller may and no more; `None` if there is nobody like that.
-fn user(pid: u32, kept: &SandboxIdentity) -> Option<Option<Ids>> {
+fn user(pid: u32, kept: &SandboxIdentity) -> Option<Option<GuestIds>> {
     let first = kept.first.as_raw_pid().cast_unsigned();
     let (caller, guest) = (CallerStatus::of(pid)?, CallerStatus::of(first)?);
     if !has_same_root(pid, first) {
@@ -144,7 +144,7 @@ fn user(pid: u32, kept: &SandboxIdentity) -> Option<Option<Ids>> {
         return (caller == guest).then_some(None);
     }
     let (uid, gid) = (caller.one("Uid")?, caller.one("Gid")?);
-    let ids = Ids {
+    let ids = GuestIds {
         uid: inside(&format!("/proc/{pid}/uid_map"), uid)?,
         gid: inside(&format!("/proc/{pid}/gid_map"), gid)?,
     };

@@ -11,11 +11,11 @@ use offleash_core::spec::MemoryEnd;
 use offleash_sys::process;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::{Watcher, killed};
+use super::{LimitWatcher, killed};
 use crate::limits::process_tree::ProcessTree;
 
 /// So many kills within that time end the sandbox: more of them are not told from one another, and cost the host time.
-const MOST: usize = 20;
+const MAX_COUNT: usize = 20;
 const WITHIN: Duration = Duration::from_secs(10);
 /// How often they are told of at most.
 const TOLD_EVERY: Duration = Duration::from_secs(5);
@@ -29,7 +29,7 @@ const HELPS_WITHIN: Duration = Duration::from_secs(1);
 pub(super) struct MemoryKills {
     /// As many as the kernel has counted.
     counted: u64,
-    /// When the last ones were noticed, at most [`MOST`] of them.
+    /// When the last ones were noticed, at most [`MAX_COUNT`] of them.
     times: VecDeque<Instant>,
     told: Option<Instant>,
     /// Some were not told of yet.
@@ -51,18 +51,18 @@ impl MemoryKills {
     fn note(&mut self, now: Instant, counted: u64) {
         let new = counted.saturating_sub(self.counted);
         self.counted = self.counted.max(counted);
-        self.add(now, usize::try_from(new).unwrap_or(MOST));
+        self.add(now, usize::try_from(new).unwrap_or(MAX_COUNT));
     }
 
     fn add(&mut self, now: Instant, new: usize) {
-        self.times.extend(std::iter::repeat_n(now, new.min(MOST)));
-        self.times.drain(..self.times.len().saturating_sub(MOST));
+        self.times.extend(std::iter::repeat_n(now, new.min(MAX_COUNT)));
+        self.times.drain(..self.times.len().saturating_sub(MAX_COUNT));
         self.untold |= new > 0;
     }
 
     fn news(&mut self, now: Instant) -> KillNews {
         let is_within = |time: &Instant| now.saturating_duration_since(*time) < WITHIN;
-        if self.times.len() >= MOST && self.times.front().is_some_and(is_within) {
+        if self.times.len() >= MAX_COUNT && self.times.front().is_some_and(is_within) {
             return KillNews::TooMany;
         }
         let is_told = |told: Instant| now.saturating_duration_since(told) < TOLD_EVERY;
@@ -81,7 +81,7 @@ impl MemoryKills {
     }
 }
 
-impl Watcher {
+impl LimitWatcher {
     /// The same for a sandbox of which that ends when it has no memory left.
     pub(crate) fn ending(mut self, end: MemoryEnd) -> Self {
         self.kills = match end {
@@ -215,6 +215,6 @@ mod tests {
         }
         kills.note(at(100_000), u64::MAX);
         assert_eq!(kills.news(at(100_000)), KillNews::TooMany);
-        assert!(kills.times.len() <= MOST);
+        assert!(kills.times.len() <= MAX_COUNT);
     }
 }

@@ -3,9 +3,9 @@
 use offleash_core::limits::LimitName;
 use offleash_core::record::LimitHit;
 
-use super::{Watcher, refused};
+use super::{LimitWatcher, refused};
 
-impl Watcher {
+impl LimitWatcher {
     /// Counts processes a last time, before they are killed, where no group counts the refused ones: `ended` are those
     /// that ended by themselves a moment ago.
     ///

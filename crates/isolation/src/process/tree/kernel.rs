@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use offleash_sys::mount::{self, Attributes};
+use offleash_sys::mount::{self, MountRestrictions};
 use rustix::fs::Mode;
 
 use super::root::{RootBuilder, TargetKind};
@@ -18,12 +18,12 @@ pub(super) const PROC: &str = "proc";
 pub(super) const DEV: &str = "dev";
 
 /// For mounts that allow nothing.
-pub(super) const NOTHING: Attributes = Attributes {
+pub(super) const NOTHING: MountRestrictions = MountRestrictions {
     no_exec: true,
     ..SEALED
 };
 /// For devices: the one place where they may be opened.
-const DEVICES: Attributes = Attributes {
+const DEVICES: MountRestrictions = MountRestrictions {
     read_only: false,
     no_suid: true,
     no_dev: false,
@@ -165,7 +165,7 @@ pub(super) fn mount_proc(root: &mut RootBuilder, covers: &mut EmptyCovers) -> Re
 
 fn make_read_only(root: &RootBuilder, target: &Path) -> io::Result<()> {
     let tree = mount::clone_tree(root.mount(), target)?;
-    let attributes = Attributes {
+    let attributes = MountRestrictions {
         read_only: true,
         ..DATA
     };

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use offleash_sys::mount::{self, Attributes};
+use offleash_sys::mount::{self, MountRestrictions};
 use rustix::fs::{Mode, OFlags};
 
 use super::root::{RootBuilder, TargetKind};
@@ -15,7 +15,7 @@ use super::{SEALED, WRITABLE, new_tmpfs};
 const STAGING: &str = ".staging";
 
 /// With more lower layers than these their names are numbers alone.
-const MOST_NAMED: usize = 8;
+const MAX_NAMED: usize = 8;
 
 /// What becomes of the parts once their overlay is made.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ pub(super) fn writable(
     const OPTIONS: &[(&CStr, &[u8])] = &[(c"userxattr", b""), (c"volatile", b""), (c"index", b"off")];
     // An option has room for 255 bytes (fsconfig(2)).
     let name = |index| match lowers.len() {
-        0..=MOST_NAMED => format!("lower{index}"),
+        0..=MAX_NAMED => format!("lower{index}"),
         _ => format!("{index}"),
     };
     let names = (0..lowers.len()).map(name).collect::<Vec<_>>();
@@ -120,7 +120,7 @@ fn overlay(
     staging: &mut PartStaging,
     parts: &[(&str, BorrowedFd<'_>)],
     options: &[(&CStr, &[u8])],
-    attributes: Attributes,
+    attributes: MountRestrictions,
 ) -> io::Result<OwnedFd> {
     let place = staging.place();
     for (name, _) in parts {

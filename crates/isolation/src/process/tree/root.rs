@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use offleash_sys::mount::{self, Attributes};
+use offleash_sys::mount::{self, MountRestrictions};
 use rustix::fs::{AtFlags, Dev, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -81,7 +81,7 @@ impl RootBuilder {
         &mut self,
         name: &CStr,
         options: &[(&CStr, &[u8])],
-        attributes: Attributes,
+        attributes: MountRestrictions,
         target: &Path,
     ) -> io::Result<()> {
         let made = self.make(target, TargetKind::Directory)?;

@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use offleash_core::plan::Plan;
-use offleash_core::spec::Descent;
-use offleash_sys::mount::{self, Attributes};
+use offleash_core::spec::ZygoteRole;
+use offleash_sys::mount::{self, MountRestrictions};
 use rustix::fs::{Mode, OFlags};
 
 use super::kernel::NOTHING;
@@ -33,7 +33,7 @@ const BYTES: u64 = 8 << 20;
 const INODES: u64 = 8192;
 
 /// What of it is writable.
-const WRITABLE: Attributes = DATA;
+const WRITABLE: MountRestrictions = DATA;
 
 /// Shows the limits of `plan` below `root`; answers the directory in which they are kept up to date.
 pub(super) fn show(
@@ -42,7 +42,7 @@ pub(super) fn show(
     plan: &Plan,
     processors: &ProcessorSet,
 ) -> Result<Option<OwnedFd>, StepFailure> {
-    if plan.descent == Descent::Zygote {
+    if plan.descent == ZygoteRole::Zygote {
         return Ok(None);
     }
     let machine = rustix::system::sysinfo();

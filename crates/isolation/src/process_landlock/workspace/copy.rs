@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::time::ClockId;
 
 use super::contents::ContentCopier;
-use super::{CopiedNode, CopyManifest, DIRECTORY, MOST_LEVELS, names, open_root, stat_at};
+use super::{CopiedNode, CopyManifest, DIRECTORY, MAX_LEVELS, names, open_root, stat_at};
 
 /// How much may be copied; `None` is without limit.
 #[derive(Debug, Clone, Copy, Default)]
@@ -109,7 +109,7 @@ impl CopyWork<'_> {
                 continue;
             };
             if let Some(deeper) = self.entry(level, &name, device)? {
-                if levels.len() >= MOST_LEVELS {
+                if levels.len() >= MAX_LEVELS {
                     return Err(CopyError::TooDeep(deeper.path));
                 }
                 levels.push(deeper);

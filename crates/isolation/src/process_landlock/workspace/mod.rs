@@ -25,7 +25,7 @@ pub(super) use copy::{CopyError, CopyRoom, copy};
 pub(super) use difference::reduce;
 
 /// Directories in directories, down to which a workspace is copied; each takes two descriptors while it is.
-const MOST_LEVELS: usize = 200;
+const MAX_LEVELS: usize = 200;
 
 /// What was copied, by directory: the names in it, and what each copy was like.
 #[derive(Debug, Default)]

@@ -311,7 +311,7 @@ fn what_does_not_fit_is_refused_and_can_be_removed() {
 fn a_workspace_that_is_too_deep_is_refused_and_a_deep_result_is_not_entered() {
     let mut site = Site::new(|_| ());
     let mut deep = site.lower("");
-    for _ in 0..MOST_LEVELS + 1 {
+    for _ in 0..MAX_LEVELS + 1 {
         deep.push("d");
     }
     fs::create_dir_all(&deep).unwrap();

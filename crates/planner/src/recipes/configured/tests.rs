@@ -3,14 +3,17 @@ use std::fs;
 use super::*;
 
 /// A machine with these files and variables, whose user's home is `/home/me`.
-pub(in crate::recipes) fn machine(files: &[(&str, &str)], variables: &[(&str, &str)]) -> (tempfile::TempDir, Machine) {
+pub(in crate::recipes) fn machine(
+    files: &[(&str, &str)],
+    variables: &[(&str, &str)],
+) -> (tempfile::TempDir, IndexConfiguration) {
     let root = tempfile::tempdir().unwrap();
     for (path, text) in files {
         let path = root.path().join(path.trim_start_matches('/'));
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
-    let machine = Machine {
+    let machine = IndexConfiguration {
         root: root.path().to_owned(),
         home: Some("/home/me".into()),
         variables: variables
@@ -21,7 +24,7 @@ pub(in crate::recipes) fn machine(files: &[(&str, &str)], variables: &[(&str, &s
     (root, machine)
 }
 
-fn urls(indexes: &[Index]) -> Vec<&str> {
+fn urls(indexes: &[PackageIndex]) -> Vec<&str> {
     indexes.iter().map(|index| index.url.as_str()).collect()
 }
 
@@ -50,7 +53,7 @@ fn an_address_is_taken_apart_and_loses_its_credentials() {
             Some("Basic dUB2OnA="),
         ),
     ] {
-        let index = Index::parse(text, "x").unwrap();
+        let index = PackageIndex::parse(text, "x").unwrap();
         assert_eq!((index.url.as_str(), index.rule().as_str()), (url, rule));
         assert_eq!(index.header().as_ref().and_then(HeaderRule::value), header, "{text}");
     }
@@ -63,11 +66,13 @@ fn an_address_is_taken_apart_and_loses_its_credentials() {
         "https://a b/",
         "ftp://a.test",
     ] {
-        assert_eq!(Index::parse(text, "x"), None, "{text}");
+        assert_eq!(PackageIndex::parse(text, "x"), None, "{text}");
     }
     let shown = format!(
         "{:?}",
-        Index::parse("https://u:confidential@a.test/", "x").unwrap().header()
+        PackageIndex::parse("https://u:confidential@a.test/", "x")
+            .unwrap()
+            .header()
     );
     assert!(!shown.contains("confidential") && !shown.contains("dTpj"), "{shown}");
 }
@@ -159,7 +164,7 @@ fn the_distribution_s_packages_come_from_where_its_files_say() {
         ],
         &[],
     );
-    let rules: Vec<String> = known.apt().iter().map(Index::rule).collect();
+    let rules: Vec<String> = known.apt().iter().map(PackageIndex::rule).collect();
     assert_eq!(rules, ["deb.test:80", "sec.test:8443", "deb.test:80/http"]);
 }
 

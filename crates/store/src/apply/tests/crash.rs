@@ -3,7 +3,7 @@
 use super::*;
 use crate::reap::{LeftoverFate, reap};
 
-fn prepare() -> (TestScratch, Run) {
+fn prepare() -> (TestScratch, StoredRun) {
     let scratch = TestScratch::new();
     for file in [
         "edited",
@@ -75,7 +75,7 @@ fn crash_after(steps: usize, without_exchange: bool) -> Option<bool> {
         "{leftovers:?}"
     );
     assert!(reap(&scratch.state).unwrap().is_empty());
-    let mut run = Run::open(&scratch.state, &id).unwrap();
+    let mut run = StoredRun::open(&scratch.state, &id).unwrap();
     match run.apply(&all()) {
         Ok(report) => assert!(!done && report.pending == 0),
         Err(ApplyError::Run(RunError::AlreadyApplied { .. })) => assert!(done),

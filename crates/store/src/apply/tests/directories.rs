@@ -130,7 +130,7 @@ fn a_workspace_that_is_closed_to_its_owner_is_applied_or_as_before() {
                 "{mode:o} {steps}: {result:?}"
             );
             let leftovers = crate::reap(&scratch.state).unwrap();
-            let postponed = |leftover: &crate::Leftover| matches!(leftover.fate, crate::LeftoverFate::Postponed(_));
+            let postponed = |leftover: &crate::LeftoverRun| matches!(leftover.fate, crate::LeftoverFate::Postponed(_));
             assert!(!leftovers.iter().any(postponed), "{mode:o} {steps}: {leftovers:?}");
         }
         let found = fs::metadata(&scratch.workspace).unwrap().permissions().mode() & 0o7777;

@@ -118,7 +118,7 @@ proptest! {
                 let now = snapshot(&scratch.workspace);
                 prop_assert!(now == before || found(&scratch.workspace) == found(&expected));
             }
-            let again = Run::open(&scratch.state, run.id()).unwrap().apply(&all());
+            let again = StoredRun::open(&scratch.state, run.id()).unwrap().apply(&all());
             prop_assert!(matches!(again, Ok(ApplyReport { pending: 0, .. }) | Err(ApplyError::Run(RunError::AlreadyApplied { .. }))), "{again:?}");
         }
         prop_assert_eq!(found(&scratch.workspace), found(&expected));

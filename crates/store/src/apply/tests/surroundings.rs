@@ -7,7 +7,7 @@ fn runs_in_the_wrong_state_are_refused() {
     let scratch = TestScratch::new();
     let live = scratch.start();
     write(upper(&live).join("f"), "x");
-    let mut same = Run::open(&scratch.state, live.run().id()).unwrap();
+    let mut same = StoredRun::open(&scratch.state, live.run().id()).unwrap();
     let busy = same.apply(&all()).unwrap_err();
     assert!(matches!(busy, ApplyError::Run(RunError::Busy { .. })) && busy.kind() == ErrorKind::Conflict);
     let run = live.finish().unwrap().run.unwrap();
@@ -24,7 +24,7 @@ fn runs_in_the_wrong_state_are_refused() {
             .join("layer-0")
             .exists()
     );
-    let unknown = Run::open(&scratch.state, &"r1".parse().unwrap()).unwrap_err();
+    let unknown = StoredRun::open(&scratch.state, &"r1".parse().unwrap()).unwrap_err();
     assert_eq!(unknown.kind(), ErrorKind::NotFound);
 }
 

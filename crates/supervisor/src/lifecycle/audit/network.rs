@@ -112,8 +112,8 @@ fn size(value: &Value) -> usize {
 mod tests {
     use super::*;
 
-    /// What the store keeps of a line (`LARGEST_DATA`).
-    const LARGEST: usize = 256 * 1024;
+    /// What the store keeps of a line (`MAX_DATA`).
+    const MAX_SIZE: usize = 256 * 1024;
 
     fn network(connections: usize, requests: usize, names: usize) -> NetworkUse {
         let request = json!({
@@ -169,13 +169,13 @@ mod tests {
         let inbound: Vec<Value> = (0..5000).map(came).collect();
         network.inbound = serde_json::from_value(json!(inbound)).unwrap();
         let lines = divide(Some(&network));
-        assert!(size(&lines.inline) <= LARGEST);
+        assert!(size(&lines.inline) <= MAX_SIZE);
         for (name, all) in [("secrets", secrets), ("inbound", inbound)] {
             assert!(lines.inline.get(name).is_none());
             let told = lines.further.iter().filter_map(|line| line[name].as_array());
             assert_eq!(told.flatten().collect::<Vec<_>>(), all.iter().collect::<Vec<_>>());
         }
-        assert!(lines.further.iter().all(|line| size(line) <= LARGEST));
+        assert!(lines.further.iter().all(|line| size(line) <= MAX_SIZE));
     }
 
     #[test]
@@ -189,7 +189,7 @@ mod tests {
             assert!(lines.further.len() > 1);
             let mut found = (Vec::<Value>::new(), 0, 0);
             for line in &lines.further {
-                assert!(size(line) < LARGEST, "{}", size(line));
+                assert!(size(line) < MAX_SIZE, "{}", size(line));
                 for connection in line["connections"].as_array().into_iter().flatten() {
                     found.1 += connection["requests"].as_array().unwrap().len();
                     if found.0.last() != Some(&connection["host"]) {

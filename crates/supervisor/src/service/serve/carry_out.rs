@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::exec::{ExecRequest, TerminalSize};
 use offleash_core::log_level::LogLevel;
-use offleash_core::spec::Descent;
+use offleash_core::spec::ZygoteRole;
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::sandbox::ExecId;
 
@@ -22,19 +22,19 @@ use crate::service::zygote;
 use offleash_core::error::with_causes;
 
 /// Most commands at once that were asked for; what they start themselves does not count.
-const MOST_EXECUTIONS: usize = 4096;
+const MAX_EXECUTIONS: usize = 4096;
 /// Most pieces of input that wait for one command to read: each is a connection, of which a supervisor has a number, and up to
 /// [`INPUT_CHUNK`] bytes of its memory.
-const MOST_FEEDS: usize = 64;
+const MAX_FEEDS: usize = 64;
 /// What is remembered of the arguments of a command, and of its variables, in bytes, and of those of all that run.
 const REMEMBERED: usize = 16 * 1024;
 const REMEMBERED_OF_ALL: usize = 8 * 1024 * 1024;
 /// How much input may wait for commands that do not read, in bytes.
-const MOST_WAITING: usize = 32 * 1024 * 1024;
+const MAX_WAITING: usize = 32 * 1024 * 1024;
 /// Signals that there are (signal(7)).
 const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
 /// Longer than anything runs.
-const LONGEST: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
+const MAX_LENGTH: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 
 /// What a command is made of.
 #[derive(Debug, Clone, Copy)]
@@ -120,7 +120,7 @@ impl SocketClients {
 
     /// A copy of the zygote's process for that request, if it is to be had.
     fn copy(&mut self, held: &mut LoopSandbox<'_>, request: &ExecRequest) -> Option<ExecId> {
-        let Descent::Below(zygote) = self.service.descent else {
+        let ZygoteRole::Below(zygote) = self.service.descent else {
             return None;
         };
         let mut connect = || {
@@ -140,7 +140,7 @@ impl SocketClients {
     fn start(&mut self, held: &mut LoopSandbox<'_>, client: Client, start: &StartExec, origin: Origin) -> Outcome {
         let asked = Instant::now();
         self.check_running()?;
-        if self.executions.count() >= MOST_EXECUTIONS {
+        if self.executions.count() >= MAX_EXECUTIONS {
             return Err(SupervisorFailure::Exhausted {
                 what: "commands at once".to_owned(),
             });
@@ -168,7 +168,7 @@ impl SocketClients {
             user,
             tty: start.tty.is_some(),
         };
-        let timeout = start.timeout_ms.map(|time| Duration::from_millis(time).min(LONGEST));
+        let timeout = start.timeout_ms.map(|time| Duration::from_millis(time).min(MAX_LENGTH));
         self.executions.add(
             exec,
             Execution {
@@ -246,7 +246,7 @@ impl SocketClients {
         if !execution.takes_input {
             return Err(SupervisorFailure::InputClosed);
         }
-        if execution.feeds.len() >= MOST_FEEDS {
+        if execution.feeds.len() >= MAX_FEEDS {
             return Err(SupervisorFailure::Exhausted {
                 what: "callers that wait for one process to read its input".to_owned(),
             });
@@ -254,7 +254,7 @@ impl SocketClients {
         if matches!(what, FedInput::End) {
             execution.takes_input = false;
         }
-        if matches!(&what, FedInput::Bytes { bytes, .. } if bytes.len() > MOST_WAITING.saturating_sub(waiting)) {
+        if matches!(&what, FedInput::Bytes { bytes, .. } if bytes.len() > MAX_WAITING.saturating_sub(waiting)) {
             return Err(SupervisorFailure::Exhausted {
                 what: "input that commands do not read".to_owned(),
             });

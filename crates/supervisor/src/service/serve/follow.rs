@@ -14,7 +14,7 @@ use crate::service::executions::{Client, Execution, FedInput};
 use crate::service::message::{SupervisorFailure, SupervisorReply};
 
 /// What a client may leave unread before the command that it follows has to wait.
-const MOST_UNREAD: usize = 256 * 1024;
+const MAX_UNREAD: usize = 256 * 1024;
 /// Where all together leave so much unread, everybody's share is smaller.
 const MANY_UNREAD: usize = 8 * 1024 * 1024;
 const SMALL_SHARE: usize = 16 * 1024;
@@ -162,7 +162,7 @@ impl SocketClients {
     /// Lets commands wait whose output is not taken, and go on when it was.
     pub(super) fn hold_and_release(&mut self, held: &mut LoopSandbox<'_>) -> Result<(), IsolationError> {
         let all: usize = self.connections.values().map(|connection| connection.unsent()).sum();
-        let most = if all > MANY_UNREAD { SMALL_SHARE } else { MOST_UNREAD };
+        let most = if all > MANY_UNREAD { SMALL_SHARE } else { MAX_UNREAD };
         for (exec, execution) in self.executions.all() {
             let unread = execution
                 .followers

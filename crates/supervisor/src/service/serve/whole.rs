@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use offleash_core::network::upstream_proxy::ProxySource;
 use offleash_gateway::{Gateway, Reach};
-use offleash_isolation::sandbox::Measure;
+use offleash_isolation::sandbox::UsageMeasure;
 use offleash_sys::socket;
 
 use super::SocketClients;
@@ -109,7 +109,7 @@ impl SocketClients {
     }
 
     pub(super) fn usage(&mut self, held: &mut LoopSandbox<'_>, client: Client) {
-        let Measure {
+        let UsageMeasure {
             cpu_us,
             memory_bytes,
             memory_cache_bytes,

@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
-use crate::cgroup::{GroupEvents, Reason};
+use crate::cgroup::{ControllerProblem, GroupEvents};
 
 /// A shell that waits until it is told to go on, so that it can be put into a group first.
 struct Waiting(Child);
@@ -25,7 +25,7 @@ impl Waiting {
         Self(child)
     }
 
-    fn start_in(group: &Group, script: &str) -> Self {
+    fn start_in(group: &ControlGroup, script: &str) -> Self {
         let mut waiting = Self::shell(script);
         group.join(waiting.0.id()).unwrap();
         waiting.go_on();
@@ -49,12 +49,12 @@ impl Drop for Waiting {
 }
 
 /// Removes the group when a test ends, also by a failure.
-struct Removed(Group);
+struct Removed(ControlGroup);
 
 impl std::ops::Deref for Removed {
-    type Target = Group;
+    type Target = ControlGroup;
 
-    fn deref(&self) -> &Group {
+    fn deref(&self) -> &ControlGroup {
         &self.0
     }
 }
@@ -81,8 +81,8 @@ fn skip(reason: &dyn std::fmt::Display) {
 
 /// A group with `limits`, or `None` where the machine has none for us.
 fn group(limits: GroupLimits) -> Option<Removed> {
-    let hierarchy = Hierarchy::discover().unwrap();
-    match Group::create(&hierarchy, &unique_name(), &limits) {
+    let hierarchy = ControlHierarchies::discover().unwrap();
+    match ControlGroup::create(&hierarchy, &unique_name(), &limits) {
         Ok(group) => Some(Removed(group)),
         Err(CgroupError::Unavailable { controller, reason }) => {
             skip(&format!("{controller}: {reason}"));
@@ -94,14 +94,14 @@ fn group(limits: GroupLimits) -> Option<Removed> {
 
 /// A group in the version 2 tree only, which on a hybrid machine has no controllers.
 fn group_of_version_2() -> Option<Removed> {
-    let mut hierarchy = Hierarchy::discover().unwrap();
-    hierarchy.keep_only(Version::V2);
+    let mut hierarchy = ControlHierarchies::discover().unwrap();
+    hierarchy.keep_only(HierarchyVersion::V2);
     if let Err(reason) = hierarchy.availability(Controller::Freezer) {
         skip(&reason);
         return None;
     }
     Some(Removed(
-        Group::create(&hierarchy, &unique_name(), &GroupLimits::default()).unwrap(),
+        ControlGroup::create(&hierarchy, &unique_name(), &GroupLimits::default()).unwrap(),
     ))
 }
 
@@ -300,7 +300,7 @@ fn pausing_a_group_that_was_not_made_for_it_is_refused() {
 
 #[test]
 fn a_creation_that_fails_midway_removes_what_it_made_and_nothing_else() {
-    let hierarchy = Hierarchy::discover().unwrap();
+    let hierarchy = ControlHierarchies::discover().unwrap();
     let limits = GroupLimits {
         memory_bytes: Some(64 << 20),
         ..pids(4)
@@ -315,7 +315,7 @@ fn a_creation_that_fails_midway_removes_what_it_made_and_nothing_else() {
     let name = unique_name();
     // Another's group with the same name in the hierarchy that comes second.
     fs::create_dir(pids.join(&name)).unwrap();
-    let error = Group::create(&hierarchy, &name, &limits);
+    let error = ControlGroup::create(&hierarchy, &name, &limits);
     let others = pids.join(&name).exists();
     let ours = memory.join(&name).exists();
     fs::remove_dir(pids.join(&name)).unwrap();
@@ -340,7 +340,7 @@ fn leftovers_of_a_crash_are_adopted_from_their_recorded_paths() {
     let gone = recorded[0].with_file_name("offleash-test-that-never-was");
     recorded.push(gone);
 
-    let adopted = Group::adopt(recorded.clone()).unwrap();
+    let adopted = ControlGroup::adopt(recorded.clone()).unwrap();
     assert_eq!(adopted.limits().unwrap().pids, Some(20));
     assert_eq!(adopted.processes().unwrap().len(), 3);
     adopted.kill().unwrap();
@@ -350,7 +350,7 @@ fn leftovers_of_a_crash_are_adopted_from_their_recorded_paths() {
     // Once more, as when two supervisors start at the same time.
     adopted.kill().unwrap();
     adopted.remove().unwrap();
-    assert_eq!(Group::adopt(recorded).unwrap().paths().count(), 0);
+    assert_eq!(ControlGroup::adopt(recorded).unwrap().paths().count(), 0);
 }
 
 #[test]
@@ -365,7 +365,7 @@ fn a_record_that_names_anything_else_is_not_believed() {
         "offleash-1".into(),
         "/".into(),
     ] {
-        let error = Group::adopt([path.clone()]);
+        let error = ControlGroup::adopt([path.clone()]);
         assert!(matches!(error, Err(CgroupError::NotOurs { .. })), "{path:?}: {error:?}");
     }
 }
@@ -413,7 +413,7 @@ fn ending_a_group_removes_it_with_whatever_is_in_it() {
 
 #[test]
 fn our_own_groups_are_left_as_they_were() {
-    let hierarchy = Hierarchy::discover().unwrap();
+    let hierarchy = ControlHierarchies::discover().unwrap();
     let state = || {
         let files = [
             "cgroup.subtree_control",
@@ -470,7 +470,7 @@ fn version_2_kills_pauses_and_counts_without_any_controller() {
 
 #[test]
 fn a_swap_limit_alone_is_refused_where_swap_is_counted_with_memory() {
-    let hierarchy = Hierarchy::discover().unwrap();
+    let hierarchy = ControlHierarchies::discover().unwrap();
     if !hierarchy.has_v1(Controller::Memory) || hierarchy.availability(Controller::Memory).is_err() {
         return skip(&"needs the memory controller of version 1");
     }
@@ -479,11 +479,11 @@ fn a_swap_limit_alone_is_refused_where_swap_is_counted_with_memory() {
         ..GroupLimits::default()
     };
     let name = unique_name();
-    let error = Group::create(&hierarchy, &name, &limits).unwrap_err();
+    let error = ControlGroup::create(&hierarchy, &name, &limits).unwrap_err();
     let expected = matches!(
         error,
         CgroupError::Unavailable {
-            reason: Reason::SwapWithoutMemory,
+            reason: ControllerProblem::SwapWithoutMemory,
             ..
         }
     );
@@ -494,7 +494,7 @@ fn a_swap_limit_alone_is_refused_where_swap_is_counted_with_memory() {
 #[test]
 #[ignore = "a measurement: run by name, alone, and read what it prints"]
 fn measure_creating_joining_and_removing() {
-    let hierarchy = Hierarchy::discover().unwrap();
+    let hierarchy = ControlHierarchies::discover().unwrap();
     let memory_and_pids = GroupLimits {
         memory_bytes: Some(1 << 30),
         swap_bytes: Some(0),
@@ -535,10 +535,10 @@ fn measure_creating_joining_and_removing() {
             };
             let begun = Instant::now();
             let now = step(0, &mut times, {
-                drop(Hierarchy::discover().unwrap());
+                drop(ControlHierarchies::discover().unwrap());
                 begun
             });
-            let group = Group::create(&hierarchy, &unique_name(), &limits).unwrap();
+            let group = ControlGroup::create(&hierarchy, &unique_name(), &limits).unwrap();
             let now = step(1, &mut times, now);
             group.join(child.0.id()).unwrap();
             let now = step(2, &mut times, now);

@@ -37,8 +37,8 @@ impl Machine {
         }
     }
 
-    fn discover(&self) -> Hierarchy {
-        Hierarchy::discover_below(self.0.path(), &[OWN], None).unwrap()
+    fn discover(&self) -> ControlHierarchies {
+        ControlHierarchies::discover_below(self.0.path(), &[OWN], None).unwrap()
     }
 
     fn read(&self, path: &str) -> String {
@@ -55,8 +55,11 @@ fn is_root() -> bool {
 #[test]
 fn a_machine_without_any_hierarchy_has_no_controller() {
     let hierarchy = Machine::new("", &["22 27 0:21 / /proc rw - proc proc rw"]).discover();
-    assert_eq!(hierarchy.mode(), Mode::None);
-    assert_eq!(hierarchy.availability(Controller::Memory), Err(Reason::NotMounted));
+    assert_eq!(hierarchy.mode(), HierarchyMode::None);
+    assert_eq!(
+        hierarchy.availability(Controller::Memory),
+        Err(ControllerProblem::NotMounted)
+    );
 }
 
 #[test]
@@ -72,25 +75,28 @@ fn version_1_in_a_container_is_found_below_the_root_of_its_mount() {
         fs::create_dir_all(machine.path(&format!("sys/fs/cgroup/{directory}"))).unwrap();
     }
     let hierarchy = machine.discover();
-    assert_eq!(hierarchy.mode(), Mode::V1);
+    assert_eq!(hierarchy.mode(), HierarchyMode::V1);
     let together = machine.path("sys/fs/cgroup/cpu,cpuacct");
     for controller in [Controller::Cpu, Controller::CpuAccounting] {
-        assert_eq!(hierarchy.availability(controller), Ok(Version::V1));
+        assert_eq!(hierarchy.availability(controller), Ok(HierarchyVersion::V1));
         assert_eq!(hierarchy.parent(controller), Some(together.as_path()));
     }
     let memory = machine.path("sys/fs/cgroup/memory");
     assert_eq!(
         hierarchy.availability(Controller::Memory),
-        Err(Reason::ReadOnly { path: memory })
+        Err(ControllerProblem::ReadOnly { path: memory })
     );
-    assert_eq!(hierarchy.availability(Controller::Pids), Err(Reason::NotMounted));
+    assert_eq!(
+        hierarchy.availability(Controller::Pids),
+        Err(ControllerProblem::NotMounted)
+    );
 }
 
 #[test]
 fn a_group_that_the_mount_does_not_show_is_out_of_reach() {
     let mount = "41 31 0:38 /docker/other /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory";
     let hierarchy = Machine::new("3:memory:/docker/ab\n", &[mount]).discover();
-    let expected = Err(Reason::OutsideView {
+    let expected = Err(ControllerProblem::OutsideView {
         path: "/docker/ab".into(),
     });
     assert_eq!(hierarchy.availability(Controller::Memory), expected);
@@ -108,13 +114,13 @@ fn on_a_hybrid_machine_a_controller_is_where_it_is_mounted() {
     fs::create_dir_all(machine.path("sys/fs/cgroup/memory")).unwrap();
     machine.group("sys/fs/cgroup/unified", true, "pids\n", "", "1\n4242\n");
     let hierarchy = machine.discover();
-    assert_eq!(hierarchy.mode(), Mode::Hybrid);
-    assert_eq!(hierarchy.availability(Controller::Memory), Ok(Version::V1));
-    assert_eq!(hierarchy.availability(Controller::Pids), Ok(Version::V2));
+    assert_eq!(hierarchy.mode(), HierarchyMode::Hybrid);
+    assert_eq!(hierarchy.availability(Controller::Memory), Ok(HierarchyVersion::V1));
+    assert_eq!(hierarchy.availability(Controller::Pids), Ok(HierarchyVersion::V2));
     let unified = machine.path("sys/fs/cgroup/unified");
     assert_eq!(
         hierarchy.availability(Controller::Cpu),
-        Err(Reason::NotDelegated { path: unified })
+        Err(ControllerProblem::NotDelegated { path: unified })
     );
 }
 
@@ -132,14 +138,18 @@ fn of_the_hierarchies_those_are_looked_at_that_hold_what_is_wanted() {
         fs::create_dir_all(machine.path("sys/fs/cgroup").join(directory)).unwrap();
     }
     machine.group("sys/fs/cgroup/unified", true, "pids\n", "", "1\n4242\n");
-    let discover = |wanted: &[Controller]| Hierarchy::discover_below(machine.0.path(), &[OWN], Some(wanted)).unwrap();
+    let discover =
+        |wanted: &[Controller]| ControlHierarchies::discover_below(machine.0.path(), &[OWN], Some(wanted)).unwrap();
     let memory = discover(&[Controller::Memory]);
-    assert_eq!(memory.mode(), Mode::V1);
-    assert_eq!(memory.availability(Controller::Memory), Ok(Version::V1));
-    assert_eq!(memory.availability(Controller::Freezer), Err(Reason::NotMounted));
+    assert_eq!(memory.mode(), HierarchyMode::V1);
+    assert_eq!(memory.availability(Controller::Memory), Ok(HierarchyVersion::V1));
+    assert_eq!(
+        memory.availability(Controller::Freezer),
+        Err(ControllerProblem::NotMounted)
+    );
     let both = discover(&[Controller::Memory, Controller::Pids]);
-    assert_eq!(both.availability(Controller::Memory), Ok(Version::V1));
-    assert_eq!(both.availability(Controller::Pids), Ok(Version::V2));
+    assert_eq!(both.availability(Controller::Memory), Ok(HierarchyVersion::V1));
+    assert_eq!(both.availability(Controller::Pids), Ok(HierarchyVersion::V2));
 }
 
 #[test]
@@ -147,9 +157,13 @@ fn a_delegated_group_with_nobody_else_in_it_hands_down_after_we_moved_to_a_leaf(
     let machine = Machine::new("0::/box\n", &[UNIFIED]);
     machine.group("sys/fs/cgroup/box", false, "cpu memory pids\n", "", "4242\n");
     let hierarchy = machine.discover();
-    assert_eq!(hierarchy.mode(), Mode::V2);
+    assert_eq!(hierarchy.mode(), HierarchyMode::V2);
     for controller in Controller::ALL {
-        assert_eq!(hierarchy.availability(controller), Ok(Version::V2), "{controller}");
+        assert_eq!(
+            hierarchy.availability(controller),
+            Ok(HierarchyVersion::V2),
+            "{controller}"
+        );
     }
     // The leaf that `mkdir` would fill with these files.
     machine.file("sys/fs/cgroup/box/offleash-supervisor/cgroup.procs", "");
@@ -167,11 +181,11 @@ fn children_of_ours_are_taken_along_and_are_not_in_the_way() {
     const CHILD: i32 = 4243;
     let machine = Machine::new("0::/box\n", &[UNIFIED]);
     machine.group("sys/fs/cgroup/box", false, "memory\n", "", "4242\n4243\n");
-    let of_both = Hierarchy::discover_below(machine.0.path(), &[OWN, CHILD], None).unwrap();
-    assert_eq!(of_both.availability(Controller::Memory), Ok(Version::V2));
+    let of_both = ControlHierarchies::discover_below(machine.0.path(), &[OWN, CHILD], None).unwrap();
+    assert_eq!(of_both.availability(Controller::Memory), Ok(HierarchyVersion::V2));
     let refused = machine.discover().availability(Controller::Memory);
     assert!(
-        matches!(refused, Err(Reason::OtherProcesses { count: 1, .. })),
+        matches!(refused, Err(ControllerProblem::OtherProcesses { count: 1, .. })),
         "{refused:?}"
     );
 
@@ -223,7 +237,7 @@ fn a_group_that_others_are_in_hands_nothing_down() {
     let machine = Machine::new("0::/box\n", &[UNIFIED]);
     machine.group("sys/fs/cgroup/box", false, "cpu memory pids\n", "", "1\n4242\n0\n");
     let path = machine.path("sys/fs/cgroup/box");
-    let expected = Err(Reason::OtherProcesses { path, count: 2 });
+    let expected = Err(ControllerProblem::OtherProcesses { path, count: 2 });
     assert_eq!(machine.discover().availability(Controller::Memory), expected);
 }
 
@@ -234,7 +248,7 @@ fn a_directory_that_is_ours_without_the_files_of_delegation_is_not_delegated() {
     let path = machine.path("sys/fs/cgroup/box");
     assert_eq!(
         machine.discover().availability(Controller::Memory),
-        Err(Reason::NotPermitted { path })
+        Err(ControllerProblem::NotPermitted { path })
     );
 }
 
@@ -262,10 +276,10 @@ fn in_a_login_session_the_top_is_used_with_what_is_enabled_there_and_is_not_chan
     let hierarchy = machine.discover();
     let top = machine.path("sys/fs/cgroup");
     assert_eq!(hierarchy.parent(Controller::Memory), Some(top.as_path()));
-    assert_eq!(hierarchy.availability(Controller::Memory), Ok(Version::V2));
+    assert_eq!(hierarchy.availability(Controller::Memory), Ok(HierarchyVersion::V2));
     assert_eq!(
         hierarchy.availability(Controller::Cpu),
-        Err(Reason::NotDelegated { path: top })
+        Err(ControllerProblem::NotDelegated { path: top })
     );
     delegation::enable(
         hierarchy.tree(Controller::Pids).unwrap(),
@@ -288,7 +302,7 @@ fn a_service_is_not_left_for_the_top_because_its_limits_would_be_left_too() {
         "7\n4242\n",
     );
     let path = machine.path("sys/fs/cgroup/system.slice/agent.service");
-    let expected = Err(Reason::OtherProcesses { path, count: 1 });
+    let expected = Err(ControllerProblem::OtherProcesses { path, count: 1 });
     assert_eq!(machine.discover().availability(Controller::Memory), expected);
 }
 
@@ -305,12 +319,18 @@ fn for_root_a_unit_counts_as_delegated_only_when_systemd_marked_it() {
     let path = machine.path("sys/fs/cgroup/system.slice/agent.service");
     let unmarked = machine.discover().availability(Controller::Memory);
     if is_root() {
-        assert_eq!(unmarked, Err(Reason::UnitNotDelegated { path: path.clone() }));
+        assert_eq!(
+            unmarked,
+            Err(ControllerProblem::UnitNotDelegated { path: path.clone() })
+        );
     } else {
-        assert_eq!(unmarked, Ok(Version::V2));
+        assert_eq!(unmarked, Ok(HierarchyVersion::V2));
     }
     rustix::fs::setxattr(&path, "user.delegate", b"1", rustix::fs::XattrFlags::empty()).unwrap();
-    assert_eq!(machine.discover().availability(Controller::Memory), Ok(Version::V2));
+    assert_eq!(
+        machine.discover().availability(Controller::Memory),
+        Ok(HierarchyVersion::V2)
+    );
 }
 
 #[test]
@@ -327,6 +347,6 @@ fn a_hierarchy_that_belongs_to_another_user_is_not_ours_to_change() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o555)).unwrap();
     assert_eq!(
         machine.discover().availability(Controller::Memory),
-        Err(Reason::NotPermitted { path })
+        Err(ControllerProblem::NotPermitted { path })
     );
 }

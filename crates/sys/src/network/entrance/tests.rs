@@ -10,13 +10,13 @@ use crate::{namespaces, socket};
 const FAMILIES: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 
 /// One more socket.
-fn made(entrance: &Entrance, loopback: IpAddr) -> OwnedFd {
+fn made(entrance: &EntranceSockets, loopback: IpAddr) -> OwnedFd {
     let listener = TcpListener::from(entrance.listener.try_clone().unwrap());
     listener.set_nonblocking(false).unwrap();
     rustix::io::ioctl_fionbio(&entrance.asking, false).unwrap();
-    rustix::net::connect(&entrance.asking, &Entrance::address(loopback)).unwrap();
+    rustix::net::connect(&entrance.asking, &EntranceSockets::address(loopback)).unwrap();
     let (accepted, peer) = listener.accept().unwrap();
-    assert_eq!(peer, Entrance::origin(loopback));
+    assert_eq!(peer, EntranceSockets::origin(loopback));
     disconnect(&accepted).unwrap();
     disconnect(&entrance.asking).unwrap();
     accepted.into()
@@ -35,7 +35,7 @@ fn sockets_made_outside_connect_inside_and_nowhere_else() {
                 namespaces::unshare_network().unwrap();
                 socket::loopback_up().unwrap();
                 let server = TcpListener::bind((loopback, 0)).unwrap();
-                let entrance = Entrance::make(loopback).unwrap();
+                let entrance = EntranceSockets::make(loopback).unwrap();
                 tell.send((entrance, server.local_addr().unwrap())).unwrap();
                 for _ in 0..100 {
                     let (mut accepted, _) = server.accept().unwrap();
@@ -77,9 +77,9 @@ fn neither_end_can_be_shared() {
     in_namespace(|| {
         socket::loopback_up().unwrap();
         for loopback in FAMILIES {
-            let _entrance = Entrance::make(loopback).unwrap();
-            assert!(Entrance::make(loopback).is_err());
-            for address in [Entrance::address(loopback), Entrance::origin(loopback)] {
+            let _entrance = EntranceSockets::make(loopback).unwrap();
+            assert!(EntranceSockets::make(loopback).is_err());
+            for address in [EntranceSockets::address(loopback), EntranceSockets::origin(loopback)] {
                 let taken = sockets::socket(address, SocketType::STREAM, SocketFlags::empty()).unwrap();
                 rustix::net::sockopt::set_socket_reuseaddr(&taken, true).unwrap();
                 rustix::net::sockopt::set_socket_reuseport(&taken, true).unwrap();

@@ -31,7 +31,7 @@ fn what_the_kernel_does_not_know_is_missing_and_nothing_is_left_of_the_rest() {
             "asking for the unknown: this kernel has no the unknown"
         );
         let ipv6 = deliver_everything_here(SOURCES).unwrap();
-        let filters = Filters {
+        let filters = RedirectFilters {
             sources: SOURCES,
             ipv6,
             listener: 1,
@@ -40,7 +40,7 @@ fn what_the_kernel_does_not_know_is_missing_and_nothing_is_left_of_the_rest() {
         };
         assert_eq!(
             lead_to_listener(&filters).unwrap(),
-            (Method::Proxy, FirstPackets::Passed)
+            (RedirectMethod::Proxy, FirstPackets::Passed)
         );
     });
 }

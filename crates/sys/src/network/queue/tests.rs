@@ -7,46 +7,50 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
 use crate::namespaces;
-use crate::network::nftables::{Filters, FirstPackets, Method, lead_by};
+use crate::network::nftables::{FirstPackets, RedirectFilters, RedirectMethod, lead_by};
 use crate::network::routes::deliver_everything_here;
 use crate::network::sockets::{listen_transparent, original_destination};
 use crate::network::tests::{SOURCES, in_namespace};
 
 const LISTENER: u16 = 1;
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Makes a network in which first packets are held.
-fn held() -> Queue {
+fn held() -> PacketQueue {
     namespaces::unshare_network().unwrap();
     let ipv6 = deliver_everything_here(SOURCES).unwrap();
-    let filters = Filters {
+    let filters = RedirectFilters {
         sources: SOURCES,
         ipv6,
         listener: LISTENER,
         dns: 53,
         first_packets: FirstPackets::Held,
     };
-    let queue = Queue::open().unwrap();
-    lead_by(Method::Proxy, &filters).unwrap();
+    let queue = PacketQueue::open().unwrap();
+    lead_by(RedirectMethod::Proxy, &filters).unwrap();
     queue
 }
 
 /// Decides so many packets by the port that they go to, elsewhere: port 443 is passed on.
-fn decide_outside(queue: Queue, mut packets: usize) -> thread::JoinHandle<Vec<SocketAddr>> {
+fn decide_outside(queue: PacketQueue, mut packets: usize) -> thread::JoinHandle<Vec<SocketAddr>> {
     thread::spawn(move || {
         namespaces::unshare_network().unwrap();
-        let queue = Queue::from_descriptor(queue.into_descriptor());
+        let queue = PacketQueue::from_descriptor(queue.into_descriptor());
         let mut seen = Vec::new();
         while packets > 0 {
             let waits = Timespec {
-                tv_sec: PATIENCE.as_secs().cast_signed(),
+                tv_sec: TIMEOUT.as_secs().cast_signed(),
                 tv_nsec: 0,
             };
             assert_eq!(poll(&mut [PollFd::new(&queue, PollFlags::IN)], Some(&waits)), Ok(1));
             for packet in queue.receive().unwrap() {
                 let to = packet.destination.unwrap();
                 seen.push(to);
-                let fate = if to.port() == 443 { Fate::Passed } else { Fate::Refused };
+                let fate = if to.port() == 443 {
+                    PacketFate::Passed
+                } else {
+                    PacketFate::Refused
+                };
                 queue.decide(packet, fate).unwrap();
                 packets -= 1;
             }
@@ -70,7 +74,7 @@ fn who_is_refused_gets_it_from_connect_and_who_is_not_gets_through() {
         ] {
             let to: SocketAddr = text.parse().unwrap();
             asked.push(to);
-            let connected = TcpStream::connect_timeout(&to, PATIENCE);
+            let connected = TcpStream::connect_timeout(&to, TIMEOUT);
             match listener {
                 Some(listener) => {
                     connected.unwrap();
@@ -90,7 +94,7 @@ fn the_namespaces_own_addresses_are_not_held() {
         let _queue = held();
         for own in ["127.0.0.1:3000", "[::1]:3000", "192.0.2.1:3000"] {
             let server = std::net::TcpListener::bind(own).unwrap();
-            TcpStream::connect_timeout(&own.parse().unwrap(), PATIENCE).unwrap();
+            TcpStream::connect_timeout(&own.parse().unwrap(), TIMEOUT).unwrap();
             server.accept().unwrap();
         }
     });

@@ -12,7 +12,7 @@ const PARTS: [&str; 5] = ["loopback only", "routes", "filters", "sockets", "all"
 #[ignore = "a measurement: run by name, alone, and read what it prints"]
 fn measure_setting_a_network_up() {
     in_namespace(|| {
-        for method in [Method::Proxy, Method::Redirect] {
+        for method in [RedirectMethod::Proxy, RedirectMethod::Redirect] {
             let mut times: [Vec<u128>; 5] = Default::default();
             for _ in 0..ROUNDS {
                 namespaces::unshare_network().unwrap();
@@ -61,7 +61,7 @@ fn measure_asking_for_our_own_addresses() {
         for many in [0, 200] {
             for last in 0..many {
                 let v4 = Ipv4Addr::new(192, 0, 3, last);
-                let _outcome = deliver_everything_here(Sources { v4, ..SOURCES });
+                let _outcome = deliver_everything_here(SourceAddresses { v4, ..SOURCES });
             }
             let mut own = OwnAddresses::watch().unwrap();
             let since = Instant::now();

@@ -1,7 +1,7 @@
 //! What the conditions mean, as a table of calls and answers.
 
 use super::machine::{Call, run};
-use crate::seccomp::{Options, emit, explain};
+use crate::seccomp::{FilterOptions, emit, explain};
 use libc::{
     EAFNOSUPPORT, EINVAL, ENOSYS, EPERM, EPROTONOSUPPORT, SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, SECCOMP_RET_USER_NOTIF,
 };
@@ -9,7 +9,7 @@ use libc::{
 pub(super) const OK: i32 = 0;
 pub(super) const HIGH: u64 = 1 << 32;
 
-pub(super) const PLAIN: Options = Options {
+pub(super) const PLAIN: FilterOptions = FilterOptions {
     allow_ptrace: false,
     notify: false,
     observe_connect: false,
@@ -25,7 +25,7 @@ pub(super) const PLAIN: Options = Options {
     offer_renames: false,
 };
 
-fn action(options: &Options, name: &str, arguments: &[u64]) -> u32 {
+fn action(options: &FilterOptions, name: &str, arguments: &[u64]) -> u32 {
     let number = explain(name)
         .unwrap_or_else(|| panic!("{name} is not in the table"))
         .number;
@@ -34,7 +34,7 @@ fn action(options: &Options, name: &str, arguments: &[u64]) -> u32 {
     run(&emit::program(options), &Call::of(number, six)).action
 }
 
-pub(super) fn check(options: &Options, cases: &[(&str, &[u64], i32)]) {
+pub(super) fn check(options: &FilterOptions, cases: &[(&str, &[u64], i32)]) {
     for (name, arguments, errno) in cases {
         let wanted = match errno {
             0 => SECCOMP_RET_ALLOW,
@@ -50,11 +50,11 @@ pub(super) fn check(options: &Options, cases: &[(&str, &[u64], i32)]) {
 
 #[test]
 fn a_superuser_may_change_its_root_and_set_ids_only_where_nobody_else_runs_them() {
-    let superuser = Options {
+    let superuser = FilterOptions {
         superuser: true,
         ..PLAIN
     };
-    let alone = Options {
+    let alone = FilterOptions {
         allow_set_id: true,
         ..superuser
     };
@@ -140,7 +140,7 @@ fn sockets_are_unix_tcp_udp_or_netlink_route() {
 
 #[test]
 fn without_a_network_no_socket_opens_but_pairs_do() {
-    let options = Options {
+    let options = FilterOptions {
         host_namespaces: true,
         ..PLAIN
     };
@@ -168,7 +168,7 @@ fn a_sandbox_that_is_kept_to_processors_chooses_none() {
         ("sched_getaffinity", &[0, 128, 0], OK),
     ];
     for host_namespaces in [false, true] {
-        let options = Options {
+        let options = FilterOptions {
             kept_to_cpus: true,
             host_namespaces,
             ..PLAIN
@@ -179,7 +179,7 @@ fn a_sandbox_that_is_kept_to_processors_chooses_none() {
 
 #[test]
 fn among_the_host_s_processes_a_program_schedules_only_itself() {
-    let options = Options {
+    let options = FilterOptions {
         host_namespaces: true,
         ..PLAIN
     };
@@ -202,11 +202,11 @@ fn among_the_host_s_processes_a_program_schedules_only_itself() {
 
 #[test]
 fn modes_and_times_are_left_to_the_supervisor_where_landlock_is_the_first_wall() {
-    let alone = Options {
+    let alone = FilterOptions {
         host_namespaces: true,
         ..PLAIN
     };
-    let supervised = Options { notify: true, ..alone };
+    let supervised = FilterOptions { notify: true, ..alone };
     let calls: [(&str, &[u64]); 8] = [
         ("chmod", &[0, 0o777]),
         ("fchmod", &[3, 0o777]),
@@ -235,7 +235,7 @@ fn modes_and_times_are_left_to_the_supervisor_where_landlock_is_the_first_wall()
 
 #[test]
 fn without_an_ipc_namespace_shared_memory_of_the_host_does_not_exist() {
-    let options = Options {
+    let options = FilterOptions {
         host_namespaces: true,
         ..PLAIN
     };
@@ -367,7 +367,7 @@ fn real_time_scheduling_is_refused() {
 #[test]
 fn debuggers_get_their_calls_only_when_allowed() {
     let calls = ["ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp"];
-    let debugger = Options {
+    let debugger = FilterOptions {
         allow_ptrace: true,
         ..PLAIN
     };
@@ -392,7 +392,7 @@ fn debuggers_get_their_calls_only_when_allowed() {
 fn memfd_is_hidden_on_request() {
     check(&PLAIN, &[("memfd_create", &[], OK)]);
     check(
-        &Options {
+        &FilterOptions {
             deny_memfd: true,
             ..PLAIN
         },
@@ -426,7 +426,7 @@ fn ways_around_the_filter_are_closed() {
 
 #[test]
 fn only_what_no_ordinary_program_does_is_told() {
-    let options = Options { notify: true, ..PLAIN };
+    let options = FilterOptions { notify: true, ..PLAIN };
     let told: [(&str, &[u64]); 17] = [
         ("mount", &[]),
         ("unshare", &[0]),
@@ -466,7 +466,7 @@ fn only_what_no_ordinary_program_does_is_told() {
             ("connect", &[], OK),
         ],
     );
-    let observing = Options {
+    let observing = FilterOptions {
         observe_connect: true,
         ..PLAIN
     };

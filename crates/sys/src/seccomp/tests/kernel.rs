@@ -5,11 +5,11 @@ use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::seccomp::{Options, compile};
+use crate::seccomp::{FilterOptions, compile};
 use libc::{EAFNOSUPPORT, ENOSYS, EPERM, EPROTONOSUPPORT, c_long};
 
 /// Runs `body` in a thread under the filter.
-pub(super) fn under<T: Send + 'static>(options: Options, body: impl FnOnce() -> T + Send + 'static) -> T {
+pub(super) fn under<T: Send + 'static>(options: FilterOptions, body: impl FnOnce() -> T + Send + 'static) -> T {
     let filter = compile(&options);
     let filtered = thread::spawn(move || {
         filter.install().expect("seccomp filters are supported");
@@ -39,7 +39,7 @@ fn number(number: i64, first: &[u64]) -> i32 {
 /// Each call would have another answer from the kernel itself, for root as for anybody else.
 #[test]
 fn refused_calls_fail_with_the_filters_error() {
-    under(Options::default(), || {
+    under(FilterOptions::default(), || {
         assert_eq!(number(libc::SYS_unshare, &[0]), EPERM);
         assert_eq!(number(libc::SYS_setns, &[u64::MAX, 0]), EPERM);
         assert_eq!(
@@ -60,7 +60,7 @@ fn refused_calls_fail_with_the_filters_error() {
 
 #[test]
 fn only_the_allowed_socket_families_open() {
-    under(Options::default(), || {
+    under(FilterOptions::default(), || {
         let open = |family: i32, kind: u64, protocol: u64| {
             number(libc::SYS_socket, &[u64::from(family.cast_unsigned()), kind, protocol])
         };
@@ -84,7 +84,7 @@ fn only_the_allowed_socket_families_open() {
 
 #[test]
 fn tiocsti_is_refused_with_high_bits_too() {
-    under(Options::default(), || {
+    under(FilterOptions::default(), || {
         for command in [0x5412, 0x1_0000_5412, 0xffff_ffff_0000_5412_u64] {
             assert_eq!(number(libc::SYS_ioctl, &[u64::MAX, command, 0]), EPERM, "{command:#x}");
         }
@@ -122,7 +122,7 @@ fn space_leases_and_limits_of_others_are_refused_where_the_kernel_grants_them() 
             number(libc::SYS_setpriority, &[2, NOBODYS, 0]),
         ]
     };
-    let refused = under(Options::default(), attempts);
+    let refused = under(FilterOptions::default(), attempts);
     assert_eq!(file.metadata().expect("an open file").len(), 0);
     let unsupported = libc::EOPNOTSUPP;
     assert_eq!(
@@ -133,7 +133,7 @@ fn space_leases_and_limits_of_others_are_refused_where_the_kernel_grants_them() 
     assert_eq!(attempts()[4..], [0, 0, 0, libc::ESRCH]);
     file.set_len(0).expect("an open file");
     // SAFETY: `descriptor` is open; posix_fallocate touches no memory of the program.
-    let fallback = under(Options::default(), move || unsafe {
+    let fallback = under(FilterOptions::default(), move || unsafe {
         libc::posix_fallocate(i32::try_from(descriptor).unwrap_or(-1), 0, 1 << 16)
     });
     if cfg!(target_env = "gnu") {
@@ -147,7 +147,7 @@ fn files_do_not_become_setuid() {
     let path = std::env::temp_dir().join(format!("offleash-seccomp-setuid-{}", std::process::id()));
     let file = std::fs::File::create(&path).expect("a writable temporary directory");
     let descriptor = u64::try_from(file.as_raw_fd()).expect("an open file");
-    let answers = under(Options::default(), move || {
+    let answers = under(FilterOptions::default(), move || {
         [0o4755, 0o2755, 0x1_0000_0000_0000 | 0o6755, 0o644].map(|mode| number(libc::SYS_fchmod, &[descriptor, mode]))
     });
     let mode = rustix::fs::fstat(&file).expect("an open file").st_mode;
@@ -168,7 +168,7 @@ fn the_kernel_itself_drops_setuid_from_new_directories() {
 
 #[test]
 fn threads_files_and_own_filters_work() {
-    under(Options::default(), || {
+    under(FilterOptions::default(), || {
         assert_eq!(
             thread::spawn(|| 42)
                 .join()
@@ -197,13 +197,13 @@ fn threads_files_and_own_filters_work() {
 #[test]
 fn a_filter_that_asks_is_not_installed_without_a_supervisor() {
     for options in [
-        Options {
+        FilterOptions {
             notify: true,
-            ..Options::default()
+            ..FilterOptions::default()
         },
-        Options {
+        FilterOptions {
             observe_connect: true,
-            ..Options::default()
+            ..FilterOptions::default()
         },
     ] {
         let outcome = thread::spawn(move || compile(&options).install())
@@ -244,7 +244,7 @@ fn the_32_bit_way_into_the_kernel_kills() {
         println!("skipped: this kernel has no 32-bit system calls");
         return;
     }
-    let filter = compile(&Options::default());
+    let filter = compile(&FilterOptions::default());
     let status = status_of(|| {
         if filter.install().is_ok() {
             getpid_by_int_0x80();
@@ -259,7 +259,7 @@ fn a_shell_pipeline_runs_under_the_filter() {
     let script = c"set -e; cd /; test \"$(echo one two | cat | tr a-z A-Z)\" = 'ONE TWO'; (exit 3) || test $? = 3";
     let arguments = [c"sh".as_ptr(), c"-c".as_ptr(), script.as_ptr(), std::ptr::null()];
     let environment = [c"PATH=/usr/bin:/bin".as_ptr(), std::ptr::null()];
-    let filter = compile(&Options::default());
+    let filter = compile(&FilterOptions::default());
     let status = status_of(|| {
         if filter.install().is_ok() {
             // SAFETY: both arrays are live, end in null and hold C strings.
@@ -277,10 +277,10 @@ fn a_shell_pipeline_runs_under_the_filter() {
 fn compiling_and_installing_are_measured() {
     let compiled = median(|| {
         let start = Instant::now();
-        std::hint::black_box(compile(&Options::default()));
+        std::hint::black_box(compile(&FilterOptions::default()));
         start.elapsed()
     });
-    let filter = compile(&Options::default());
+    let filter = compile(&FilterOptions::default());
     let installed = median(|| {
         let filter = filter.clone();
         let installed = thread::spawn(move || {
@@ -301,9 +301,9 @@ fn median(measure: impl FnMut() -> Duration) -> Duration {
 
 #[test]
 fn a_stream_pair_reaches_its_peer_alone_whatever_it_tries() {
-    let options = Options {
+    let options = FilterOptions {
         host_namespaces: true,
-        ..Options::default()
+        ..FilterOptions::default()
     };
     let directory = std::env::temp_dir().join(format!("offleash-pair-{}", std::process::id()));
     let listener = std::os::unix::net::UnixListener::bind(&directory).expect("a socket can be bound");

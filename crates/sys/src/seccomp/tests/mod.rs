@@ -8,11 +8,11 @@ mod program;
 mod service;
 mod supervisor;
 
-use super::Options;
+use super::FilterOptions;
 
 /// Every combination of options.
-fn all_options() -> impl Iterator<Item = Options> {
-    (0_u8..=u8::MAX).map(|bits| Options {
+fn all_options() -> impl Iterator<Item = FilterOptions> {
+    (0_u8..=u8::MAX).map(|bits| FilterOptions {
         allow_ptrace: bits & 1 != 0,
         notify: bits & 2 != 0,
         observe_connect: bits & 4 != 0,

@@ -3,7 +3,7 @@
 use super::all_options;
 use super::arguments::{HIGH, OK, PLAIN, check};
 use super::machine::{Call, run};
-use crate::seccomp::Options;
+use crate::seccomp::FilterOptions;
 use crate::seccomp::{emit, explain};
 use libc::{EINVAL, EOPNOTSUPP, EPERM, SECCOMP_RET_ERRNO};
 
@@ -71,7 +71,7 @@ fn limits_are_set_for_oneself_and_read_for_everybody() {
 
 #[test]
 fn what_bounds_memory_is_not_lifted_from_inside() {
-    let watched = Options {
+    let watched = FilterOptions {
         watch_reservations: true,
         ..PLAIN
     };

@@ -4,13 +4,13 @@ use super::all_options;
 use super::machine::{Call, run};
 use crate::seccomp::emit::{self, ARCHITECTURE};
 use crate::seccomp::rule::{ArgumentWord, CallRule, TableEntry};
-use crate::seccomp::{Options, Verdict, compile, explain, known_names, table};
+use crate::seccomp::{FilterOptions, TableVerdict, compile, explain, known_names, table};
 use libc::{SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_USER_NOTIF};
 
 const ENOSYS: u32 = SECCOMP_RET_ERRNO | 38;
 
 /// What the table, read without the compiler, says about a call.
-fn expected(options: &Options, number: u32, arguments: &[u64; 6]) -> u32 {
+fn expected(options: &FilterOptions, number: u32, arguments: &[u64; 6]) -> u32 {
     let Some(entry) = table::by_number(number as usize) else {
         return ENOSYS;
     };
@@ -178,7 +178,7 @@ fn every_condition_decides_as_the_table_says_and_ignores_high_halves_of_numbers(
 
 #[test]
 fn every_other_architecture_is_killed_whatever_the_number() {
-    let program = emit::program(&Options::default());
+    let program = emit::program(&FilterOptions::default());
     for architecture in [
         0x4000_0003,
         0x4000_0028,
@@ -198,7 +198,7 @@ fn every_other_architecture_is_killed_whatever_the_number() {
 
 #[test]
 fn x32_and_numbers_from_the_future_do_not_exist() {
-    let program = emit::program(&Options::default());
+    let program = emit::program(&FilterOptions::default());
     let x32 = (0..1024).map(|number| 0x4000_0000 | number);
     let future = [480, 1024, 0x3fff_ffff, 0x8000_0000, u32::MAX];
     for number in x32.chain(future) {
@@ -214,7 +214,7 @@ fn x32_and_numbers_from_the_future_do_not_exist() {
 #[test]
 fn the_program_is_small() {
     let count = |options| compile(&options).instructions();
-    let plain = count(Options::default());
+    let plain = count(FilterOptions::default());
     let longest = all_options().map(count).max().unwrap_or_default();
     println!("{plain} instructions, at most {longest} with options");
     assert!(plain <= 167, "{plain}");
@@ -233,7 +233,7 @@ fn at_most_220_calls_are_reachable() {
 /// The kernel answers from a bitmap what its simulation (`seccomp_is_const_allow`) finds to be allowed by number alone.
 #[test]
 fn calls_without_conditions_never_run_the_program() {
-    let program = emit::program(&Options::default());
+    let program = emit::program(&FilterOptions::default());
     for entry in table::entries().filter(|entry| matches!(entry.rule, CallRule::Allow)) {
         let answer = run(&program, &Call::of(entry.number, [0; 6]));
         assert!(!answer.looked_at_arguments, "{}", entry.name);
@@ -242,7 +242,7 @@ fn calls_without_conditions_never_run_the_program() {
 
 #[test]
 fn every_answer_comes_within_24_instructions() {
-    let program = emit::program(&Options::default());
+    let program = emit::program(&FilterOptions::default());
     let mut arguments = Arguments(7);
     for number in 0..1024 {
         let answer = run(&program, &Call::of(number, arguments.six()));
@@ -256,7 +256,7 @@ fn every_line_explains_itself() {
         let explanation = explain(name).expect("a known name");
         assert_eq!(explanation.name, name);
         assert!(explanation.reason.len() >= 4, "{name}: {}", explanation.reason);
-        if let Verdict::Refused { errno } = explanation.verdict {
+        if let TableVerdict::Refused { errno } = explanation.verdict {
             let fallback = name == "fallocate" && errno == libc::EOPNOTSUPP;
             assert!(
                 fallback || matches!(errno, libc::EPERM | libc::ENOSYS),
@@ -266,14 +266,14 @@ fn every_line_explains_itself() {
     }
     assert_eq!(
         explain("mount").expect("known").verdict,
-        Verdict::Refused { errno: libc::EPERM }
+        TableVerdict::Refused { errno: libc::EPERM }
     );
     assert_eq!(
         explain("clone3").expect("known").verdict,
-        Verdict::Refused { errno: libc::ENOSYS }
+        TableVerdict::Refused { errno: libc::ENOSYS }
     );
-    assert_eq!(explain("read").expect("known").verdict, Verdict::Allowed);
-    assert_eq!(explain("ioctl").expect("known").verdict, Verdict::Conditional);
+    assert_eq!(explain("read").expect("known").verdict, TableVerdict::Allowed);
+    assert_eq!(explain("ioctl").expect("known").verdict, TableVerdict::Conditional);
     assert_eq!(explain("no_such_call"), None);
 }
 
@@ -281,9 +281,9 @@ fn every_line_explains_itself() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn user_probes_are_not_in_the_table() {
-    let longest_list = Options {
+    let longest_list = FilterOptions {
         allow_ptrace: true,
-        ..Options::default()
+        ..FilterOptions::default()
     };
     for number in [335, 336] {
         assert!(table::by_number(number as usize).is_none(), "number {number}");

@@ -10,14 +10,14 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::kernel::errno;
-use crate::seccomp::{Listener, MemoryFigures, Notification, Options, PeerAddress, compile};
+use crate::seccomp::{CallNotification, FilterOptions, MemoryFigures, NotifyListener, PeerAddress, compile};
 use libc::{EAFNOSUPPORT, ENOSYS, EPERM};
 
 /// Starts `body` in a thread under a filter that asks, and returns the supervisor's end.
 fn supervised<T: Send + 'static>(
-    options: Options,
+    options: FilterOptions,
     body: impl FnOnce() -> T + Send + 'static,
-) -> (Listener, JoinHandle<T>) {
+) -> (NotifyListener, JoinHandle<T>) {
     let filter = compile(&options);
     let (sender, receiver) = mpsc::channel();
     let program = thread::spawn(move || {
@@ -33,7 +33,7 @@ fn supervised<T: Send + 'static>(
     (listener, program)
 }
 
-fn next(listener: &Listener) -> Notification {
+fn next(listener: &NotifyListener) -> CallNotification {
     let deadline = Instant::now() + Duration::from_secs(120);
     while Instant::now() < deadline {
         if let Some(notification) = listener.receive().expect("the listener is open") {
@@ -44,7 +44,7 @@ fn next(listener: &Listener) -> Notification {
     panic!("no call was told within 20 s");
 }
 
-const NOTIFY: Options = Options {
+const NOTIFY: FilterOptions = FilterOptions {
     allow_ptrace: false,
     notify: true,
     observe_connect: false,
@@ -159,7 +159,7 @@ fn the_supervisor_survives_a_program_that_is_gone() {
     let (listener, program) = supervised(NOTIFY, || ());
     program.join().expect("no panic");
     let number = u32::try_from(libc::SYS_connect).expect("a small number");
-    let gone = Notification {
+    let gone = CallNotification {
         id: u64::MAX,
         pid: 1,
         number,
@@ -174,7 +174,7 @@ fn the_supervisor_survives_a_program_that_is_gone() {
 
 #[test]
 fn connections_are_observed_and_go_on() {
-    let options = Options {
+    let options = FilterOptions {
         notify: false,
         observe_connect: true,
         ..NOTIFY
@@ -196,7 +196,7 @@ fn connections_are_observed_and_go_on() {
 
 #[test]
 fn reservations_are_told_with_their_size_and_go_on() {
-    let options = Options {
+    let options = FilterOptions {
         watch_reservations: true,
         ..NOTIFY
     };
@@ -214,7 +214,7 @@ fn reservations_are_told_with_their_size_and_go_on() {
 
 #[test]
 fn a_program_that_asks_for_memory_is_told_the_supervisors_figures() {
-    let options = Options {
+    let options = FilterOptions {
         show_memory: true,
         ..NOTIFY
     };
@@ -246,7 +246,7 @@ fn a_program_that_asks_for_memory_is_told_the_supervisors_figures() {
 
 #[test]
 fn peer_addresses_are_read_for_every_family() {
-    let options = Options {
+    let options = FilterOptions {
         notify: false,
         observe_connect: true,
         ..NOTIFY
@@ -291,7 +291,7 @@ fn peer_addresses_are_read_for_every_family() {
 
 #[test]
 fn a_wrong_pointer_is_an_error_and_not_an_address() {
-    let options = Options {
+    let options = FilterOptions {
         notify: false,
         observe_connect: true,
         ..NOTIFY
@@ -308,7 +308,7 @@ fn a_wrong_pointer_is_an_error_and_not_an_address() {
 
 #[test]
 fn what_is_left_to_the_supervisor_ends_as_it_says() {
-    let options = Options {
+    let options = FilterOptions {
         host_namespaces: true,
         ..NOTIFY
     };
@@ -338,7 +338,7 @@ fn a_refused_call_cannot_be_completed() {
 
 #[test]
 fn a_new_process_is_admitted_or_put_off() {
-    let options = Options {
+    let options = FilterOptions {
         count_forks: true,
         ..NOTIFY
     };
@@ -359,7 +359,7 @@ fn a_new_process_is_admitted_or_put_off() {
 
 #[test]
 fn a_new_namespace_is_refused_whatever_the_supervisor_says() {
-    let options = Options {
+    let options = FilterOptions {
         count_forks: true,
         ..NOTIFY
     };
@@ -372,7 +372,7 @@ fn a_new_namespace_is_refused_whatever_the_supervisor_says() {
 
 #[test]
 fn a_renaming_is_left_to_the_kernel_or_answered_in_its_stead_unless_it_is_marked() {
-    let options = Options {
+    let options = FilterOptions {
         offer_renames: true,
         ..NOTIFY
     };

@@ -17,7 +17,7 @@ use crate::error::TaskError;
 /// What every request is answered with.
 const BODY: &[u8] = b"ok";
 /// How long an answer may take, so that a benchmark of what hangs ends.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Arguments of the client over TLS.
 #[derive(Debug, clap::Args)]
@@ -90,8 +90,8 @@ impl Connection {
     fn open(name: &str, config: Arc<ClientConfig>) -> io::Result<Self> {
         let connection = TcpStream::connect((name, PORT))?;
         connection.set_nodelay(true)?;
-        connection.set_read_timeout(Some(PATIENCE))?;
-        connection.set_write_timeout(Some(PATIENCE))?;
+        connection.set_read_timeout(Some(TIMEOUT))?;
+        connection.set_write_timeout(Some(TIMEOUT))?;
         let server = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
         let session = ClientConnection::new(config, server).map_err(io::Error::other)?;
         let mut connection = Self {

@@ -12,7 +12,7 @@ use http::header::{
 };
 use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
-use offleash_protocol::files::Entry;
+use offleash_protocol::files::FileEntry;
 use offleash_supervisor::service::error::SupervisorError;
 use offleash_supervisor::service::files::OwnedFileReader;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -105,14 +105,14 @@ pub(super) async fn answer(caller: &FileCaller<'_>, parts: &Parts) -> Result<Res
     Ok(response)
 }
 
-fn version(entry: &Entry) -> FileVersion {
+fn version(entry: &FileEntry) -> FileVersion {
     FileVersion {
         tag: format!("\"{:x}-{:x}-{:x}\"", entry.modified_s, entry.modified_ns, entry.size),
         modified_s: entry.modified_s,
     }
 }
 
-fn describe(headers: &mut HeaderMap, path: &[u8], entry: &Entry) {
+fn describe(headers: &mut HeaderMap, path: &[u8], entry: &FileEntry) {
     let name = name(path);
     insert(headers, ETAG, &version(entry).tag);
     if let Some(modified) = u64::try_from(entry.modified_s)
@@ -257,9 +257,9 @@ mod tests {
     #[test]
     fn names_cannot_break_out_of_their_header() {
         let mut headers = HeaderMap::new();
-        let entry = Entry {
+        let entry = FileEntry {
             modified_s: i64::MAX,
-            ..Entry::default()
+            ..FileEntry::default()
         };
         describe(&mut headers, b"/x/a\r\nSet-Cookie: b=\"c\".html", &entry);
         let disposition = headers[CONTENT_DISPOSITION].to_str().unwrap();

@@ -97,7 +97,7 @@ fn terminals_have_a_size() {
 }
 
 #[test]
-fn the_directory_is_left_to_the_keeper_where_it_is_the_home() {
+fn the_directory_is_left_to_the_supervisor_where_it_is_the_home() {
     for (cwd, expected) in [
         (None, None),
         (Some(""), None),

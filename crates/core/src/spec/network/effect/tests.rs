@@ -60,7 +60,7 @@ fn headers_and_secrets_are_for_hosts_that_some_rule_allows() {
                 assert_refused(&spec, &format!("no rule allows `{host}`"));
             }
             let learning = NetworkSpec {
-                asks: crate::network::Asks {
+                asks: crate::network::ApprovalRules {
                     about_the_unknown: true,
                     ..spec.asks
                 },
