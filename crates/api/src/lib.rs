@@ -20,5 +20,4 @@ mod traffic;
 pub use journal::{Event, Journal, RequestEvent};
 pub use routes::{RouteSummary, route_summaries};
 pub use server::{Certificate, Listen, ListenError, ServeError, Server, ServerConfig, TlsError, TlsFiles};
-#[cfg(feature = "otel")]
 pub use trace::{BadEndpoint, TracesEndpoint};

@@ -5,7 +5,6 @@
 
 mod connection;
 mod first_packets;
-mod process;
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -19,17 +18,17 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
 use crate::config::{Config, Reach};
-use crate::journal::{Account, GatewayLoss, News};
-use crate::opened::{Trust, TrustError};
+use crate::gateway_process::GatewayProcess;
+use crate::journal::Account;
+use crate::journal_entries::{GatewayLoss, News};
 use crate::policy::Unknown;
 use crate::questions::Questions;
+use crate::trust::{Trust, TrustError};
 use crate::upstream::SystemNames;
 use crate::wire::{Order, ReachOrder, SocketCounts, StartOrder};
 
 use connection::Connection;
-pub(crate) use connection::OrderSocket;
 use first_packets::FirstPackets;
-pub use process::GatewayProcess;
 
 /// A running gateway. Dropping it ends it, and every connection with it.
 #[derive(Debug)]

@@ -7,10 +7,10 @@ use offleash_core::network::secret::NamedSecret;
 use offleash_core::network::{ApprovalRules, HostPort, NetworkPolicy, RequestRules};
 
 use crate::audience::Audience;
-use crate::client::GatewayProcess;
+use crate::gateway_process::GatewayProcess;
 use crate::inbound::Published;
-use crate::opened::Trust;
 use crate::own::Own;
+use crate::trust::Trust;
 use crate::upstream::WayOut;
 
 /// What a gateway needs to know.

@@ -5,7 +5,6 @@ mod opened;
 pub(crate) mod proxied;
 pub(crate) mod service;
 
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,52 +18,14 @@ use tokio::time::timeout;
 use crate::client_hello::{ClientHello, ClientHelloReader, Progress};
 use crate::current::{Leading, PAUSED};
 use crate::http;
-use crate::http_requests::RequestError;
-use crate::journal::{Connection, Outcome};
-use crate::limits::{Counts, Reached};
+use crate::journal_entries::{Connection, Outcome};
+use crate::limits::Counts;
 use crate::opened::Log;
 use crate::policy;
 use crate::proxy_request::Way;
 use crate::relay;
 use crate::shared::Shared;
-use crate::upstream::Unreachable;
-
-/// How long a client may take to say what it wants where that must be known.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Why a connection ends before it was carried.
-#[derive(Debug)]
-pub(crate) enum Stopped {
-    /// Refused, and why.
-    Refused(String),
-    /// It could not be made, and why.
-    Failed(String),
-    /// A limit keeps it from being made, or from going on.
-    Limited(Reached),
-    /// It was allowed and is not any more, and why.
-    Cut(String),
-}
-
-impl From<Reached> for Stopped {
-    fn from(reached: Reached) -> Self {
-        Self::Limited(reached)
-    }
-}
-
-impl From<RequestError> for Stopped {
-    fn from(error: RequestError) -> Self {
-        Self::Refused(error.to_string())
-    }
-}
-
-impl From<Unreachable> for Stopped {
-    fn from(unreachable: Unreachable) -> Self {
-        match unreachable {
-            Unreachable::Refused(reason) => Self::Refused(reason),
-            Unreachable::Failed(reason) => Self::Failed(reason),
-        }
-    }
-}
+use crate::stopped::{Stopped, TIMEOUT, broken};
 
 /// Serves a connection that the sandbox made to `destination`, and tells the journal.
 pub(crate) async fn serve(shared: Rc<Shared>, client: TcpStream, destination: SocketAddr) {
@@ -440,8 +401,4 @@ impl<'a> Session<'a> {
             }
         }
     }
-}
-
-pub(crate) fn broken(error: io::Error) -> Stopped {
-    Stopped::Failed(error.to_string())
 }

@@ -4,7 +4,7 @@
 //! was first. When the process is killed the kernel closes its descriptors in the order of their numbers, of which the
 //! socket to the supervisor has the lowest.
 
-use crate::process::Link;
+use crate::link::Link;
 use crate::wire::Report;
 
 /// Tells of the end when it is dropped, by a return as well as by a panic. To be made after everything that is closed with

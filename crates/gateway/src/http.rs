@@ -8,13 +8,13 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::time::timeout;
 
-use crate::connection::{Stopped, broken};
 use crate::http_body::BodyReader;
 use crate::http_head::{Progress, RequestHead, RequestHeadReader, Scheme};
 use crate::http_requests::RequestError;
 use crate::limits::Counts;
 use crate::relay;
 use crate::secrets::{Recipient, Secrets};
+use crate::stopped::{Stopped, broken};
 
 /// How long a client that was answered by us may take to read it.
 const LINGER: Duration = Duration::from_secs(1);

@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime};
 
 use tokio::net::TcpStream;
 
-use crate::journal::{Inbound, Outcome};
+use crate::journal_entries::{Inbound, Outcome};
 use crate::limits::{Counts, Reached};
 use crate::relay;
 use crate::shared::Shared;

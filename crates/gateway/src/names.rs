@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use offleash_core::network::{DomainName, Host};
 
-use crate::process::Link;
+use crate::link::Link;
 use crate::wire::Report;
 
 /// 198.18.0.0/15. The first 256 are kept for the gateway itself.

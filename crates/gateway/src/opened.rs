@@ -12,9 +12,9 @@ mod bodies;
 mod client;
 mod client_stream;
 mod exchange;
+mod gateway_trust;
 mod hops;
 mod judged_stream;
-mod key_store;
 mod lengths;
 mod log;
 pub(crate) mod requests;
@@ -22,7 +22,6 @@ mod secrets;
 mod server_stream;
 mod servers;
 mod trailers;
-mod trust;
 mod websocket;
 
 use std::cell::RefCell;
@@ -34,15 +33,14 @@ use offleash_core::network::Host;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
-use crate::connection::Stopped;
 use crate::limits::Counts;
 use crate::shared::Shared;
+use crate::stopped::Stopped;
 
-pub(crate) use authority::Authority;
+pub(crate) use authority::{Authority, COMMON_NAME};
+pub(crate) use gateway_trust::GatewayTrust;
 pub(crate) use log::Log;
 pub(crate) use requests::Destination;
-pub(crate) use trust::GatewayTrust;
-pub use trust::{Trust, TrustError};
 
 /// What all opened connections of a sandbox share.
 #[derive(Debug)]

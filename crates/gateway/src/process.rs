@@ -6,30 +6,22 @@
 //! make under these it is sent: descriptors, the machine's list of resolvers, its authorities. Values of secrets and the key
 //! of the sandbox's authority are in its memory alone.
 
-mod link;
-pub(crate) mod orders;
-
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::sync::Arc;
 
 use offleash_sys::rlimit::{self, LimitedResource};
 use offleash_sys::{process, seccomp, seclusion};
-use rustls::pki_types::CertificateDer;
 use tokio::runtime::Runtime;
 
-use crate::current::NewRules;
 use crate::inbound::Published;
-use crate::opened::{Authority, GatewayTrust};
+use crate::link::Link;
 use crate::own::Own;
-use crate::serve::{self, OPEN_FILES, Setup, Ties};
+use crate::serve::{self, Keys, OPEN_FILES, Setup, Ties, new_rules};
 use crate::wire::frames::{Incoming, MAX_ORDER, Received};
-use crate::wire::{Order, OwnOrder, ReachOrder, Report, StartOrder};
-
-pub(crate) use link::Link;
+use crate::wire::{Order, OwnOrder, Report, StartOrder};
 
 /// What lists of processes show, and by what this program knows that it is to be a gateway.
-pub const PROCESS_NAME: &str = "offleash: gateway";
+pub const PROCESS_NAME: &str = crate::wire::PROCESS_NAME;
 /// The same where 15 bytes are shown.
 const SHORT_NAME: &std::ffi::CStr = c"gateway";
 /// How much memory it may have: more than all its connections need at once, and less than it takes to do harm.
@@ -119,34 +111,6 @@ pub(crate) fn next_order(link: &Link, incoming: &mut Incoming) -> io::Result<Opt
     }
 }
 
-/// The key of the sandbox's authority, if it has one.
-#[derive(Debug, Default)]
-pub(crate) struct Keys {
-    authority: Option<Arc<Authority>>,
-}
-
-impl Keys {
-    /// The certificate of the authority, which is made if there is none.
-    fn certificate(&mut self) -> Result<Vec<u8>, String> {
-        let authority = self.authority().map_err(|error| error.to_string())?;
-        Ok(authority.der().to_vec())
-    }
-
-    fn authority(&mut self) -> io::Result<Arc<Authority>> {
-        if let Some(made) = &self.authority {
-            return Ok(Arc::clone(made));
-        }
-        let made = Arc::new(Authority::new().map_err(io::Error::other)?);
-        Ok(Arc::clone(self.authority.insert(made)))
-    }
-
-    /// With what connections are opened whose servers are trusted by `roots`.
-    fn trust(&mut self, roots: Vec<Vec<u8>>) -> io::Result<Arc<GatewayTrust>> {
-        let roots = roots.into_iter().map(CertificateDer::from).collect();
-        Ok(Arc::new(GatewayTrust::new(self.authority()?, roots)))
-    }
-}
-
 /// What was ordered, with what it needs.
 fn setup(
     start: StartOrder,
@@ -183,16 +147,4 @@ fn setup(
         audience: start.audience,
     };
     Ok((setup, sockets))
-}
-
-fn new_rules(reach: ReachOrder, trust: Option<Arc<GatewayTrust>>) -> NewRules {
-    NewRules {
-        rules: reach.rules,
-        internet: reach.internet,
-        requests: reach.requests,
-        trust,
-        way_out: reach.way_out,
-        system_names: reach.system_names,
-        secrets: reach.secrets.into(),
-    }
 }

@@ -9,7 +9,7 @@ use offleash_core::network::{ApprovalAnswer, ApprovalQuestion};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
 
-use crate::client::OrderSocket;
+use crate::order_socket::OrderSocket;
 
 /// What is told to whoever answers.
 #[derive(Debug, Clone, PartialEq, Eq)]

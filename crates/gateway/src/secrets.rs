@@ -22,7 +22,8 @@ use http::request::Parts;
 use offleash_core::network::Host;
 use offleash_core::network::secret::NamedSecret;
 
-use crate::journal::{Journal, SecretUse};
+use crate::journal::Journal;
+use crate::journal_entries::SecretUse;
 
 pub(crate) use mask::{Mask, Masker};
 pub(crate) use sigv4::Signing;

@@ -1,5 +1,8 @@
 //! The event loop: accepts what arrives at the sandbox's sockets.
 
+mod keys;
+mod orders;
+
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -29,11 +32,11 @@ use crate::entrance::Entrances;
 use crate::inbound::{self, Published};
 use crate::journal::Journal;
 use crate::limits::Budget;
+use crate::link::Link;
 use crate::names::Names;
 use crate::opened::Opening;
 use crate::own::Own;
 use crate::policy::{Policy, Unknown};
-use crate::process::{Keys, Link, orders};
 use crate::questions::Questions;
 use crate::relay::Pipes;
 use crate::secrets::Secrets;
@@ -41,6 +44,8 @@ use crate::shared::Shared;
 use crate::upstream::Upstream;
 use crate::wire::Report;
 use crate::wire::frames::Incoming;
+
+pub(crate) use keys::{Keys, new_rules};
 
 /// The longest question that is read; the names in it have 255 bytes.
 const QUESTION: usize = 4096;

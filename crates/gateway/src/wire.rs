@@ -19,8 +19,11 @@ use offleash_sys::network::{EntranceSockets, NetworkSockets};
 use serde::{Deserialize, Serialize};
 
 use crate::audience::Audience;
-use crate::journal::JournalEntry;
+use crate::journal_entries::JournalEntry;
 use crate::upstream::{SystemNames, WayOut};
+
+/// What the process of a gateway is called.
+pub(crate) const PROCESS_NAME: &str = "offleash: gateway";
 
 /// What the gateway is to do.
 #[derive(Debug, Serialize, Deserialize)]

@@ -44,7 +44,6 @@ pub(crate) fn run(options: &TestOptions) -> Result<(), TaskError> {
     if !options.only_vm {
         step(&mut summary, "SDKs", || Ok(install_sdks()));
         check_sources(&mut summary);
-        step(&mut summary, "traces", check_traces);
     }
     if let Some(compiled) = build(&mut summary) {
         if !options.only_vm {
@@ -81,49 +80,6 @@ fn check_sources(summary: &mut Summary) {
                 .env("RUSTDOCFLAGS", "--deny warnings"),
         )
     });
-}
-
-/// What only programs with the feature `otel` have. Before all else is built: this leaves such a program behind.
-fn check_traces() -> Result<Vec<Skip>, TaskError> {
-    let of_the_feature = [
-        "--package",
-        "offleash",
-        "--package",
-        "offleash-api",
-        "--features",
-        "otel",
-    ];
-    check(
-        cargo()
-            .arg("clippy")
-            .args(of_the_feature)
-            .args(["--all-targets", "--", "--deny", "warnings"]),
-    )?;
-    for tests in [
-        &[
-            "test",
-            "--package",
-            "offleash-api",
-            "--features",
-            "otel",
-            "--lib",
-            "trace::",
-        ][..],
-        &[
-            "test",
-            "--package",
-            "offleash",
-            "--features",
-            "otel",
-            "--test",
-            "traces",
-        ],
-    ] {
-        let mut command = cargo();
-        command.args(tests).current_dir(workspace_root());
-        program::run_and_print(&mut command, libtest::without_empty_frames)?;
-    }
-    Ok(Vec::new())
 }
 
 fn build(summary: &mut Summary) -> Option<Compiled> {

@@ -27,6 +27,19 @@ const ROOMS_THAT_TOUCH_THE_KERNEL: [&str; 7] = ["sys", "isolation", "guest", "st
 /// them; what moves a copy into a sandbox is tested through supervisors, too.
 const TESTS_OF_THE_WORKSPACE: [&str; 3] = ["documents", "drivers", "invariants"];
 
+/// Tests of what is said over HTTP, whoever runs the server: other releases of SDKs, other doors, other amounts. The newest SDKs
+/// do all that they can for this user too.
+const TESTS_OF_WORDS: [&str; 8] = [
+    "cli/e2b::agents::",
+    "cli/e2b::cells::",
+    "cli/e2b::encrypted::",
+    "cli/e2b::gateways::",
+    "cli/e2b::languages::an_older_",
+    "cli/e2b::languages::the_code_interpreter_sdk_runs_cells",
+    "cli/e2b::packages::",
+    "cli/traces::",
+];
+
 /// The directory of the SDKs that the ordinary user reads.
 const SDKS: &str = "sdks";
 
@@ -97,6 +110,10 @@ impl AsOrdinaryUser {
 impl Launch for AsOrdinaryUser {
     fn tests(&self) -> Vec<TestBinary> {
         self.tests.clone()
+    }
+
+    fn concerns(&self, label: &str) -> bool {
+        !TESTS_OF_WORDS.iter().any(|words| label.starts_with(words))
     }
 
     fn command(&self, binary: &TestBinary) -> Command {

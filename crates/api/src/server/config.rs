@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::listen::{Listen, ListenError};
 use super::tls::{self, Certificate, TlsError, TlsFiles};
-#[cfg(feature = "otel")]
 use crate::trace::TracesEndpoint;
 
 /// What the owner of a server can set.
@@ -37,7 +36,6 @@ pub struct ServerConfig {
     /// How long requests may go on once the server is told to end.
     pub drain: Duration,
     /// Who is told what requests took.
-    #[cfg(feature = "otel")]
     pub traces: Option<TracesEndpoint>,
 }
 
@@ -56,7 +54,6 @@ impl ServerConfig {
             max_connections_per_address: 4096,
             max_connections_per_sandbox: 512,
             drain: Duration::from_secs(10),
-            #[cfg(feature = "otel")]
             traces: None,
         }
     }

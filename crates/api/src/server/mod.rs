@@ -75,10 +75,7 @@ impl Server {
                 .map(|domain| destination::without_port(domain).to_owned()),
             origins: config.allow_origins,
         };
-        #[cfg(feature = "otel")]
         let tracer = Tracer::start(config.traces, &journal);
-        #[cfg(not(feature = "otel"))]
-        let tracer = Tracer;
         let address = ServerAddress {
             url: listen::url(address, tls.is_some()),
             domain,

@@ -1,25 +1,16 @@
 //! Spans: what requests and their work in sandboxes took, for whoever collects them (OpenTelemetry).
 //!
-//! Without the feature `otel` all of this is nothing. With it spans wait in a bounded queue for a task that sends them; where
-//! that is full they are dropped, and no request ever waits for it. What a span has: names of ours, ids, durations, outcomes.
-//! Paths, queries, headers, commands and code are never in one.
+//! Without a collector there are none. With one, spans wait in a bounded queue for a task that sends them. Where that is full
+//! they are dropped, and no request ever waits for it. A span has names of ours, ids, durations and outcomes. Paths, queries,
+//! headers, commands and code are never in one.
 
-#[cfg(feature = "otel")]
 mod endpoint;
-#[cfg(feature = "otel")]
 mod export;
-#[cfg(not(feature = "otel"))]
-mod nothing;
-#[cfg(feature = "otel")]
 mod span;
 
 use http::HeaderValue;
 
-#[cfg(feature = "otel")]
 pub use endpoint::{BadEndpoint, TracesEndpoint};
-#[cfg(not(feature = "otel"))]
-pub(crate) use nothing::{Tracer, WorkSpan, carry};
-#[cfg(feature = "otel")]
 pub(crate) use span::{Tracer, WorkSpan, carry};
 
 /// What a request turned out to be about.

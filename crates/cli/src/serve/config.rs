@@ -111,11 +111,9 @@ fn server(arguments: &ServeArgs, table: &Server) -> Result<ServerConfig, Wrong> 
     Ok(config)
 }
 
-/// The variable that names a collector for every program; those without traces take no notice of it.
-#[cfg(feature = "otel")]
+/// The variable that names a collector for every program.
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 
-#[cfg(feature = "otel")]
 fn traces(named: Option<&str>, config: &mut ServerConfig) -> Result<(), Wrong> {
     let everywhere = std::env::var(ENDPOINT).ok().filter(|text| !text.is_empty());
     let parsed = named.or(everywhere.as_deref()).map(str::parse).transpose();
@@ -126,15 +124,6 @@ fn traces(named: Option<&str>, config: &mut ServerConfig) -> Result<(), Wrong> {
         ))
     })?;
     Ok(())
-}
-
-#[cfg(not(feature = "otel"))]
-fn traces(named: Option<&str>, _config: &mut ServerConfig) -> Result<(), Wrong> {
-    match named {
-        Some(_) => Err(Wrong::new("otlp_endpoint", "this program was built without traces")
-            .with_hint("build it with `cargo build --release --features otel`, or leave the key out")),
-        None => Ok(()),
-    }
 }
 
 /// A domain is what SDKs put host names together with.

@@ -16,7 +16,7 @@ const CIRCLES: [(&str, &[usize]); 10] = [
     ("guest", &[3]),
     ("isolation", &[5]),
     ("store", &[3, 3]),
-    ("gateway", &[22]),
+    ("gateway", &[3]),
     ("interpreter", &[8]),
     ("images", &[2]),
     ("planner", &[12]),

@@ -3,19 +3,19 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use offleash_core::network::{ApprovalAnswer, ApprovalQuestion};
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
+use offleash_core::network::ApprovalQuestion;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use super::first_packets::FirstPackets;
-use super::process::{Child, GatewayProcess};
-use crate::journal::{GatewayLoss, Journal, LossCause};
+use crate::gateway_process::{Child, GatewayProcess};
+use crate::journal::Journal;
+use crate::journal_entries::{GatewayLoss, LossCause};
+use crate::order_socket::OrderSocket;
 use crate::questions::{Notice, Questions};
-use crate::wire::frames::{Incoming, Received, encode, send};
+use crate::wire::frames::{Incoming, Received};
 use crate::wire::{ErrorForm, Order, Report};
 
 /// How long the gateway may take to take an order, or to carry it out. It waits for nobody, so that this is long.
@@ -25,56 +25,6 @@ const MAX_SAID: usize = if cfg!(test) { 4 } else { 256 } * 1024 * 1024;
 
 /// Is told what came of a connection.
 type Answer = Box<dyn FnOnce(io::Result<OwnedFd>) + Send>;
-
-/// Where orders go.
-#[derive(Debug, Clone)]
-pub(crate) struct OrderSocket(Arc<OrderEnd>);
-
-#[derive(Debug)]
-struct OrderEnd {
-    socket: OwnedFd,
-    /// Held while an order is sent.
-    sending: Mutex<()>,
-}
-
-impl OrderSocket {
-    pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
-        rustix::io::ioctl_fionbio(&socket, true)?;
-        let sending = Mutex::default();
-        Ok(Self(Arc::new(OrderEnd { socket, sending })))
-    }
-
-    /// Sends an order whole, and wipes what it was written to.
-    ///
-    /// # Errors
-    /// When the gateway is gone, or does not take it.
-    pub(super) fn send(&self, order: &Order, descriptors: &[OwnedFd]) -> io::Result<()> {
-        let bytes = encode(order)?;
-        let _one_at_a_time = self.0.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        send(self.as_fd(), &bytes, descriptors, TIMEOUT)
-    }
-
-    /// Answers a question. Where the gateway is gone, nobody waits for it.
-    pub(crate) fn answer(&self, question: u64, approval: ApprovalAnswer) {
-        let _told = self.send(&Order::Answer { question, approval }, &[]);
-    }
-
-    /// Returns when something was said, or after this time.
-    pub(super) fn wait_for_reports(&self, patience: Duration) -> io::Result<()> {
-        let mut polled = [PollFd::new(&self.0.socket, PollFlags::IN)];
-        let patience = Timespec::try_from(patience).map_err(io::Error::other)?;
-        match rustix::event::poll(&mut polled, Some(&patience)) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-}
-
-impl AsFd for OrderSocket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.socket.as_fd()
-    }
-}
 
 /// A gateway as its supervisor knows it.
 #[derive(Debug)]

@@ -7,8 +7,9 @@ use std::time::Duration;
 use offleash_sys::socket;
 
 use super::*;
-use crate::journal::{JournalEntry, LossCause};
-use crate::process::{Link, next_order};
+use crate::journal_entries::{JournalEntry, LossCause};
+use crate::link::Link;
+use crate::process::next_order;
 use crate::wire::Report;
 use crate::wire::frames::{Incoming, MAX_ORDER, MAX_REPORT};
 

@@ -1,6 +1,9 @@
 //! What is told together, what is told as it happens, and what passes from one journal to another.
 
+use offleash_core::network::ApprovalAnswer;
+
 use super::*;
+use crate::journal_entries::Request;
 
 /// A connection that was accepted before it was refused.
 fn accepted(host: &str) -> Connection {

@@ -7,9 +7,9 @@ use hyper::body::Bytes;
 
 use super::bodies::AnswerBody;
 use super::requests::Refused;
-use crate::connection::Stopped;
 use crate::http::words;
 use crate::http_requests::RequestError;
+use crate::stopped::Stopped;
 
 /// Why a request is not answered by the server.
 #[derive(Debug)]

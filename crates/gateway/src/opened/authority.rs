@@ -17,10 +17,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::NoServerSessionStorage;
 use rustls::sign::{CertifiedKey, SigningKey, SingleCertAndKey};
 
-use super::trust::GatewayTrust;
+use super::gateway_trust::GatewayTrust;
 
 /// Whom certificates name as their issuer.
-pub(super) const COMMON_NAME: &str = "offleash sandbox";
+pub(crate) const COMMON_NAME: &str = "offleash sandbox";
 /// How long before now they are valid, for clocks that are set while a sandbox runs.
 const BEFORE: Duration = Duration::from_secs(24 * 3600);
 /// How long from now. Some programs refuse certificates of servers that are valid for more than 398 days.

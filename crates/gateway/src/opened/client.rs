@@ -22,8 +22,8 @@ use super::client_stream::ClientStream;
 use super::exchange::Exchange;
 use super::judged_stream::JudgedStream;
 use super::{Opening, websocket};
-use crate::connection::{Stopped, TIMEOUT};
 use crate::http_head::Scheme;
+use crate::stopped::{Stopped, TIMEOUT};
 
 /// How long a connection may be without a request.
 const IDLE: Duration = Duration::from_secs(300);

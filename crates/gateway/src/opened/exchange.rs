@@ -18,7 +18,7 @@ use super::requests::{self, Destination};
 use super::servers::Servers;
 use super::trailers::Trailers;
 use super::{Opening, hops, lengths, secrets};
-use crate::journal::Outcome;
+use crate::journal_entries::Outcome;
 use crate::secrets::Mask;
 use crate::shared::Shared;
 

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use http::request::Parts;
 
 use crate::current::LedTo;
-use crate::journal::{Journal, Outcome, Request};
+use crate::journal::Journal;
+use crate::journal_entries::{Outcome, Request};
 
 /// How many requests of a connection are told one by one.
 const REQUESTS: usize = 1_000;

@@ -22,14 +22,14 @@ use tokio_rustls::TlsConnector;
 use super::answers::Unanswered;
 use super::bodies::RequestBody;
 use super::client::LocalExecutor;
+use super::gateway_trust::GatewayTrust;
 use super::log::Log;
 use super::requests::{self, Destination};
 use super::server_stream::Stream;
-use super::trust::GatewayTrust;
 use super::{Opening, hops, server_name};
-use crate::connection::Stopped;
 use crate::http_head::Scheme;
 use crate::shared::Shared;
+use crate::stopped::Stopped;
 
 /// How long a handshake with a server may take.
 const HANDSHAKE: Duration = Duration::from_secs(15);

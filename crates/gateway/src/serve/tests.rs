@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
 
 use super::*;
-use crate::client::GatewayProcess;
+use crate::gateway_process::GatewayProcess;
 use crate::{Config, Gateway, Resolvers, WayOut};
 
 #[test]

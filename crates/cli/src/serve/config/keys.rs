@@ -50,7 +50,7 @@ tables! {
         max_connections_per_sandbox: usize = "`512`",
         /// How long requests may go on once the server is told to end, seconds.
         drain_seconds: u64 = "`10`",
-        /// Collector that is sent traces, as in `http://127.0.0.1:4318`; wins over `OTEL_EXPORTER_OTLP_ENDPOINT`. For programs built with the feature `otel`.
+        /// Collector that is sent traces, as in `http://127.0.0.1:4318`; wins over `OTEL_EXPORTER_OTLP_ENDPOINT`.
         otlp_endpoint: String = "none",
     }
     "sandboxes" Sandboxes {

@@ -3,7 +3,7 @@
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
-use crate::journal::Outcome;
+use crate::journal_entries::Outcome;
 
 /// How long anything may take that should come at once.
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);

@@ -3,7 +3,7 @@
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
-use crate::journal::Outcome;
+use crate::journal_entries::Outcome;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Kinds of frames (RFC 9113, section 6).

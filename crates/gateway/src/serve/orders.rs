@@ -10,11 +10,11 @@ use tokio::io::unix::AsyncFd;
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
-use super::{Keys, Link, new_rules};
+use super::{Keys, Ties, new_rules};
 use crate::current::Current;
 use crate::journal::Journal;
+use crate::link::Link;
 use crate::questions::{Notice, Questions};
-use crate::serve::Ties;
 use crate::wire::frames::Received;
 use crate::wire::{Order, Report};
 

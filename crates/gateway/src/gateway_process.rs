@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use offleash_sys::{process, socket};
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus};
 
-use super::OrderSocket;
-use crate::journal::LossCause;
+use crate::journal_entries::LossCause;
+use crate::order_socket::OrderSocket;
 use crate::wire::frames::{Incoming, MAX_REPORT, Received};
 use crate::wire::{Order, Report};
 
@@ -18,14 +18,14 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// It waits for orders, and makes itself ready meanwhile. Dropping it ends it.
 #[derive(Debug)]
 pub struct GatewayProcess {
-    pub(super) orders: OrderSocket,
-    pub(super) incoming: Incoming,
-    pub(super) child: Child,
+    pub(crate) orders: OrderSocket,
+    pub(crate) incoming: Incoming,
+    pub(crate) child: Child,
 }
 
 /// What is known of the process itself.
 #[derive(Debug)]
-pub(super) struct Child {
+pub(crate) struct Child {
     /// `None` of one that is none but a thread of a test, or has been reaped.
     pidfd: Option<OwnedFd>,
 }
@@ -44,7 +44,7 @@ impl GatewayProcess {
         let (ours, theirs) = socket::stream_pair()?;
         let nothing = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         let request = SpawnCommand {
-            argv: &[crate::process::PROCESS_NAME.as_bytes().to_vec()],
+            argv: &[crate::wire::PROCESS_NAME.as_bytes().to_vec()],
             env: &[],
             cwd: Some(b"/"),
             descriptors: &[theirs.as_fd(), nothing.as_fd(), nothing.as_fd()],
@@ -71,9 +71,9 @@ impl GatewayProcess {
     }
 
     #[cfg(test)]
-    pub(crate) fn on_thread(serve: impl FnOnce(crate::process::Link) + Send + 'static) -> io::Result<Self> {
+    pub(crate) fn on_thread(serve: impl FnOnce(crate::link::Link) + Send + 'static) -> io::Result<Self> {
         let (ours, theirs) = socket::stream_pair()?;
-        let link = crate::process::Link::new(theirs)?;
+        let link = crate::link::Link::new(theirs)?;
         std::thread::spawn(move || serve(link));
         Self::at(ours, None)
     }
@@ -120,7 +120,7 @@ impl GatewayProcess {
 
 impl Child {
     /// Ends it, if it has not ended, and says how it did; `None` if it was reaped before.
-    pub(super) fn end(&mut self) -> Option<LossCause> {
+    pub(crate) fn end(&mut self) -> Option<LossCause> {
         let pidfd = self.pidfd.take()?;
         // Whatever it says, what is told of the end is how it came to it.
         let _killed = process::kill(pidfd.as_fd());

@@ -1,14 +1,14 @@
 //! Whom the two sides of an opened connection trust: the sandbox an authority of its own, the gateway those of the
-//! machine.
+//! machine. What a supervisor has of that.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use rustls::pki_types::CertificateDer;
 
-use super::authority::{Authority, COMMON_NAME};
-use super::key_store;
-use crate::client::GatewayProcess;
+use crate::gateway_process::GatewayProcess;
+use crate::key_store;
+use crate::opened::COMMON_NAME;
 
 /// How files of certificates end their lines.
 const LINES: pem::EncodeConfig = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
@@ -21,34 +21,6 @@ pub struct Trust {
     roots: Vec<CertificateDer<'static>>,
     /// The process that made the key, until it is started.
     process: Mutex<Option<GatewayProcess>>,
-}
-
-/// The same as the gateway has it: with the key.
-#[derive(Debug)]
-pub(crate) struct GatewayTrust {
-    authority: Arc<Authority>,
-    roots: Vec<CertificateDer<'static>>,
-}
-
-impl GatewayTrust {
-    pub(crate) fn new(authority: Arc<Authority>, roots: Vec<CertificateDer<'static>>) -> Self {
-        Self { authority, roots }
-    }
-
-    /// These authorities, and a new one.
-    #[cfg(test)]
-    pub(crate) fn with_roots(roots: Vec<CertificateDer<'static>>) -> Result<Self, TrustError> {
-        let authority = Authority::new().map_err(|error| TrustError::Own(error.to_string()))?;
-        Ok(Self::new(Arc::new(authority), roots))
-    }
-
-    pub(super) fn authority(&self) -> &Authority {
-        &self.authority
-    }
-
-    pub(super) fn roots(&self) -> &[CertificateDer<'static>] {
-        &self.roots
-    }
 }
 
 /// Why connections cannot be opened.

@@ -11,7 +11,7 @@ const VERSION: u32 = 2;
 const TRUSTED: u32 = 2;
 
 /// A key store of Java (JKS) with these certificates to be trusted.
-pub(super) fn write<'a>(certificates: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+pub(crate) fn write<'a>(certificates: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let certificates: Vec<&[u8]> = certificates.collect();
     let mut store = Vec::new();
     store.extend(MAGIC.to_be_bytes());
@@ -47,7 +47,7 @@ fn length(bytes: usize) -> [u8; 4] {
 
 /// The hash by which OpenSSL looks for a certificate whose subject is this common name alone, in small letters
 /// (`X509_NAME_hash(3)`).
-pub(super) fn hash_of_common_name(name: &str) -> u32 {
+pub(crate) fn hash_of_common_name(name: &str) -> u32 {
     const COMMON_NAME: [u8; 5] = [0x06, 0x03, 0x55, 0x04, 0x03];
     let part = |tag: u8, contents: &[u8]| {
         let mut part = vec![tag, u8::try_from(contents.len()).unwrap_or(u8::MAX)];
