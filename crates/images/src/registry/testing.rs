@@ -229,7 +229,6 @@ impl Site {
         let store = ImageStore::at(&directory.path().join("images")).unwrap();
         let settings = RegistrySettings {
             plain_http: true,
-            stall_timeout: Duration::from_millis(500),
             first_pause: Duration::from_millis(1),
             ..RegistrySettings::default()
         };
