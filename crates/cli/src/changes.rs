@@ -11,7 +11,7 @@ use offleash_store::{
     RunListing, RunState, StateDirectory, StoredRun, leads_out_to, runs as list_runs,
 };
 use offleash_supervisor::changes;
-use offleash_supervisor::lifecycle::{ManagerError, open_existing_state};
+use offleash_supervisor::lifecycle::{LifecycleError, open_existing_state};
 use offleash_supervisor::service::OF_THE_DAEMON;
 
 use crate::args::{ApplyArgs, DiffArgs, DiscardArgs, RunsArgs};
@@ -59,8 +59,8 @@ pub(crate) fn diff(arguments: &DiffArgs, state: Option<&Path>) -> Result<ExitCod
 fn check_that_changes_wait(run: &StoredRun) -> Result<(), Failure> {
     let id = run.id().clone();
     match run.state()? {
-        RunState::Applied => Err(ManagerError::from(RunError::AlreadyApplied { id }).into()),
-        RunState::Discarded => Err(ManagerError::from(RunError::Discarded { id }).into()),
+        RunState::Applied => Err(LifecycleError::from(RunError::AlreadyApplied { id }).into()),
+        RunState::Discarded => Err(LifecycleError::from(RunError::Discarded { id }).into()),
         RunState::Running | RunState::Kept | RunState::Crashed | RunState::Damaged => Ok(()),
     }
 }
@@ -95,7 +95,7 @@ fn shown_root(roots: &[PathBuf], layer: usize) -> Text {
 }
 
 fn patch(run: &StoredRun, change: &LayerChange) -> Result<Vec<u8>, Failure> {
-    let diff = run.unified(change).map_err(ManagerError::from)?;
+    let diff = run.unified(change).map_err(LifecycleError::from)?;
     if !terminal::shows_to_a_person() {
         return Ok(diff.bytes);
     }
@@ -153,7 +153,7 @@ fn counts(changes: &[LayerChange]) -> String {
 }
 
 fn select(run: &StoredRun, paths: &[PathBuf]) -> Result<Vec<LayerChange>, Failure> {
-    let changes = run.changes().map_err(ManagerError::from)?;
+    let changes = run.changes().map_err(LifecycleError::from)?;
     if paths.is_empty() {
         return Ok(changes);
     }
@@ -220,8 +220,8 @@ pub(crate) fn apply(arguments: &ApplyArgs, state: Option<&Path>) -> Result<ExitC
 }
 
 /// What the host did meanwhile is no failure of offleash's own, but a reason to refuse.
-fn apply_failure(error: ManagerError) -> Failure {
-    let is_conflict = matches!(error, ManagerError::Apply(ApplyError::Conflicts { .. }));
+fn apply_failure(error: LifecycleError) -> Failure {
+    let is_conflict = matches!(error, LifecycleError::Apply(ApplyError::Conflicts { .. }));
     let failure = Failure::from(error);
     if is_conflict {
         failure.with_code(EXIT_PARTLY)
@@ -336,11 +336,11 @@ fn id_of(text: &str) -> Result<RunId, Failure> {
 fn open(run: &str, state: Option<&Path>) -> Result<StoredRun, Failure> {
     let id = id_of(run)?;
     let state = state_of(&id, state)?;
-    Ok(StoredRun::open(&state, &id).map_err(ManagerError::from)?)
+    Ok(StoredRun::open(&state, &id).map_err(LifecycleError::from)?)
 }
 
 /// The state directory in which a run is looked for.
 fn state_of(id: &RunId, named: Option<&Path>) -> Result<StateDirectory, Failure> {
     let found = open_existing_state(named)?;
-    Ok(found.ok_or_else(|| ManagerError::from(RunError::NotFound { id: id.clone() }))?)
+    Ok(found.ok_or_else(|| LifecycleError::from(RunError::NotFound { id: id.clone() }))?)
 }

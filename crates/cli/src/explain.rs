@@ -11,7 +11,7 @@ use offleash_core::network::Host;
 use offleash_core::policy::reference;
 use offleash_core::text::Text;
 use offleash_store::HostIdentity;
-use offleash_supervisor::lifecycle::{self, ManagerError};
+use offleash_supervisor::lifecycle::{self, LifecycleError};
 use offleash_sys::seccomp::{self, TableVerdict};
 
 use crate::args::{ExplainArgs, PolicyCheckArgs, Question, SandboxArgs};
@@ -36,7 +36,7 @@ fn path_answer(path: &Path, sandbox: &SandboxArgs) -> Result<String, Failure> {
     let host = lifecycle::this_host(&state)?;
     // As policies have it; a shell has put the directory itself in its place.
     let whole = offleash_planner::from_home(path, host.home.as_deref());
-    let answer = offleash_planner::explain_path(&spec, &host, &whole).map_err(ManagerError::from)?;
+    let answer = offleash_planner::explain_path(&spec, &host, &whole).map_err(LifecycleError::from)?;
     Ok(format!(
         "{}: {}\nrule: {}\n",
         Text::from(path),
@@ -61,7 +61,7 @@ fn env_answer(name: &OsStr, sandbox: &SandboxArgs) -> Result<String, Failure> {
     let verdict = spec.env.decide(name);
     if !verdict.passed {
         let host = lifecycle::this_host(&HostIdentity::of_this_process().default_state())?;
-        if offleash_planner::has_variable_of_its_own(&spec, &host, name).map_err(ManagerError::from)? {
+        if offleash_planner::has_variable_of_its_own(&spec, &host, name).map_err(LifecycleError::from)? {
             return Ok(format!(
                 "{}: set, not to the host's value\nrule: system: every sandbox has its own\n",
                 Text::from(name)

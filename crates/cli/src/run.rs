@@ -12,7 +12,7 @@ use offleash_core::record::{LimitHit, Outcome, RunRecord};
 use offleash_core::spec::{NetworkSpec, SandboxSpec};
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
-use offleash_supervisor::lifecycle::{ManagerError, RunReport, RunRequest, run as run_sandbox};
+use offleash_supervisor::lifecycle::{LifecycleError, RunReport, RunRequest, run as run_sandbox};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -122,7 +122,7 @@ pub(crate) struct CarriedOut<'a> {
 pub(crate) fn carry_out<'a>(
     arguments: &'a RunArgs,
     open: impl FnOnce(Destination) -> io::Result<TerminalIo>,
-    run: impl FnOnce(&mut TerminalIo) -> Result<RunReport, ManagerError>,
+    run: impl FnOnce(&mut TerminalIo) -> Result<RunReport, LifecycleError>,
 ) -> Result<CarriedOut<'a>, Failure> {
     let file = arguments.report.as_deref().map(ReportFile::create).transpose()?;
     let destination = if arguments.json {

@@ -164,16 +164,16 @@ pub enum PackageManager {
 /// Not the name of one that may be optional.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{}` cannot be optional: `apt` and `npm` can", .0.escape_debug())]
-pub struct PackageManagerError(String);
+pub struct PackageLifecycleError(String);
 
 impl std::str::FromStr for PackageManager {
-    type Err = PackageManagerError;
+    type Err = PackageLifecycleError;
 
-    fn from_str(text: &str) -> Result<Self, PackageManagerError> {
+    fn from_str(text: &str) -> Result<Self, PackageLifecycleError> {
         match text {
             "apt" => Ok(Self::Apt),
             "npm" => Ok(Self::Npm),
-            other => Err(PackageManagerError(other.chars().take(60).collect())),
+            other => Err(PackageLifecycleError(other.chars().take(60).collect())),
         }
     }
 }

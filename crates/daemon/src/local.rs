@@ -27,7 +27,7 @@ use tokio::time::timeout;
 use crate::contexts::{SandboxContexts, contexts_of};
 use crate::launch::{OWN_PROGRAM, Process};
 use offleash_supervisor::frames::{only, order_file, texts};
-use offleash_supervisor::lifecycle::{ManagerError, new_id, open_state};
+use offleash_supervisor::lifecycle::{LifecycleError, new_id, open_state};
 use offleash_supervisor::roles::SupervisorRole;
 use offleash_supervisor::service::answer::{LaunchAnswer, MadeSandbox};
 use offleash_supervisor::service::client::SupervisorClient;
@@ -92,7 +92,7 @@ pub struct LocalSandbox {
 pub enum LocalError {
     /// The state directory cannot be used.
     #[error(transparent)]
-    Manager(#[from] ManagerError),
+    Manager(#[from] LifecycleError),
     /// There is no place for its socket.
     #[error("cannot make a directory for the sandbox")]
     Directory(#[from] FileError),
@@ -161,7 +161,7 @@ impl LocalSandboxes {
     /// When the state directory cannot be used.
     pub fn new(config: LocalConfig) -> Result<Self, LocalError> {
         let state = open_state(config.state.as_deref())?;
-        let directories = state.own_sandboxes().map_err(ManagerError::from)?;
+        let directories = state.own_sandboxes().map_err(LifecycleError::from)?;
         directories.remove_abandoned()?;
         Ok(Self {
             arguments: config.arguments,

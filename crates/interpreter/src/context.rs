@@ -11,10 +11,10 @@ use crate::contexts::{ContextInfo, ContextState, DriverTag};
 use crate::driver::{DriverNews, DriverProcess, DriverSilence};
 use crate::error::ContextError;
 use crate::limits::CellLimits;
+use crate::obstacle::CarryObstacle;
 use crate::past;
 use crate::process::{ProcessError, ProcessHost};
 use crate::run;
-use crate::state::CarryObstacle;
 
 mod state;
 

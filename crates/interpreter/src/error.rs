@@ -4,8 +4,8 @@ use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::text::one_line;
 
 use crate::language::Language;
+use crate::obstacle::{CarryObstacle, NotSaved};
 use crate::process::ProcessError;
-use crate::state::{CarryObstacle, NotSaved};
 
 /// An error of contexts. What happens to a cell that began is told by its events instead.
 #[derive(Debug, thiserror::Error)]

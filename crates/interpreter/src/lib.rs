@@ -15,6 +15,7 @@ pub mod error;
 pub mod id;
 pub mod language;
 pub mod limits;
+pub mod obstacle;
 mod past;
 pub mod process;
 pub mod protocol;

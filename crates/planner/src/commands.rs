@@ -17,6 +17,7 @@ use offleash_core::path_rules::PatternAnchors;
 use offleash_core::text::Text;
 
 use super::error::PlanError;
+use super::program_search::{self, ResolvedProgram};
 use super::regular_file::open_regular_file;
 use super::rules;
 use super::tree::EntryTree;
@@ -24,44 +25,6 @@ use super::view::{HostNode, PlanView};
 
 /// A program that may start another, at most so often: script, interpreter, loader, and again.
 const MAX_INTERPRETERS: usize = 8;
-
-/// A program as it is called and as it is.
-#[derive(Debug, Clone)]
-pub(super) struct ResolvedProgram {
-    /// The path by which it is called.
-    called: PathBuf,
-    /// The file that this leads to.
-    found: HostNode,
-}
-
-impl ResolvedProgram {
-    /// The path by which it is called, and that of the file.
-    pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
-        [self.called.as_path(), self.found.inside.as_path()].into_iter()
-    }
-}
-
-/// The program that a command leads to inside, if it can be known: `directory` is where it starts.
-pub(super) fn find(
-    command: &OsStr,
-    search_path: &[PathBuf],
-    directory: &Path,
-    view: PlanView<'_>,
-) -> Option<ResolvedProgram> {
-    let program = |called: PathBuf| {
-        Some(ResolvedProgram {
-            found: view.resolve(&called)?,
-            called,
-        })
-    };
-    if command.as_bytes().contains(&b'/') {
-        return program(directory.join(command));
-    }
-    let mut candidates = search_path
-        .iter()
-        .filter_map(|searched| program(searched.join(command)));
-    candidates.find(|program| program.found.is_executable())
-}
 
 /// Refuses the command if a rule does: by the name or path that it is called by, or by the file that this leads to.
 pub(super) fn check(command: &OsStr, rules: &CommandRules, program: Option<&ResolvedProgram>) -> Result<(), PlanError> {
@@ -247,7 +210,8 @@ fn interpreters(host: &Path, search_path: &[PathBuf], view: PlanView<'_>) -> Vec
         let program = words.next().map(OsStr::from_bytes);
         let is_env = program.is_some_and(|program| Path::new(program).ends_with("env"));
         let started = words.find(|word| is_env && !word.starts_with(b"-") && !word.contains(&b'='));
-        let started = started.and_then(|name| find(OsStr::from_bytes(name), search_path, Path::new("/"), view));
+        let started =
+            started.and_then(|name| program_search::find(OsStr::from_bytes(name), search_path, Path::new("/"), view));
         let started = started.map(|program| program.found);
         return program
             .and_then(|program| view.resolve(Path::new(program)))

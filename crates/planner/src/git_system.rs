@@ -6,7 +6,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use super::commands;
+use super::program_search;
 use super::view::PlanView;
 
 /// Where it is.
@@ -32,7 +32,7 @@ pub const CONTENTS: &str = "\
 /// Distributions' git reads [`PATH`]; one below another prefix reads `etc/gitconfig` there. Where the host has such a file
 /// nothing is said, since it would no longer be read.
 pub(super) fn variable(search_path: &[PathBuf], cwd: &Path, view: PlanView<'_>) -> Option<(OsString, OsString)> {
-    let program = commands::find(OsStr::new("git"), search_path, cwd, view)?;
+    let program = program_search::find(OsStr::new("git"), search_path, cwd, view)?;
     let mut prefixes = program.paths().filter_map(|path| path.parent()?.parent());
     let is_elsewhere = |prefix: &Path| prefix != Path::new("/") && prefix != Path::new("/usr");
     let has_its_own = |prefix: &Path| view.resolve(&prefix.join("etc").join(NAME)).is_some();

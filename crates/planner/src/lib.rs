@@ -19,6 +19,7 @@ mod image_stack;
 mod known;
 mod mounts;
 mod outside;
+mod program_search;
 mod reach;
 pub mod recipes;
 mod regular_file;

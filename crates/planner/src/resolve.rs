@@ -14,8 +14,8 @@ use offleash_core::spec::{RootChoice, SandboxSpec};
 use super::error::PlanError;
 use super::host::{ExecBasis, PlanningHost};
 use super::{
-    base_entries, commands, environment, etc, git_system, image, mounts, reach, rules, system, toolchain, tree, trust,
-    workspace,
+    base_entries, commands, environment, etc, git_system, image, mounts, program_search, reach, rules, system,
+    toolchain, tree, trust, workspace,
 };
 
 /// The name of the machine inside.
@@ -113,7 +113,7 @@ fn resolve_for(
         image::directory(&spec.root).unwrap_or_else(|| workspace::directory(workspace.as_deref(), host, &user.home));
     let search_path = environment::search_path(&spec.root, &added);
     if let Some(program) = program {
-        let found = commands::find(program, &search_path, &cwd, tree.view());
+        let found = program_search::find(program, &search_path, &cwd, tree.view());
         commands::check(program, &spec.commands, found.as_ref())?;
     }
     commands::deny(&spec.commands, &search_path, &mut tree)?;

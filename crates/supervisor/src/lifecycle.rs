@@ -32,7 +32,7 @@ use offleash_store::{
 };
 use offleash_sys::cgroup::ControlGroup;
 
-pub use self::error::ManagerError;
+pub use self::error::LifecycleError;
 pub(crate) use self::kept::{KeptSandbox, record_kept};
 pub use self::level::choose as choose_level;
 use self::making::{
@@ -93,7 +93,7 @@ pub struct RunReport {
     /// Why its changes could not be read or kept. The run itself is as the record says.
     pub unkept: Option<RunError>,
     /// Why the sandbox could not be made, or was lost; the record says `failed` then. Or why the run is not in the audit log.
-    pub failure: Option<ManagerError>,
+    pub failure: Option<LifecycleError>,
 }
 
 /// Runs a command in a new sandbox and answers when it is over and everything of it is gone.
@@ -101,7 +101,7 @@ pub struct RunReport {
 /// # Errors
 /// When the request is wrong or the state directory cannot be used. A sandbox that cannot be made, or is lost through a
 /// failure of ours, has a record, too ([`RunReport::failure`]).
-pub fn run(request: &RunRequest, io: &mut dyn ExecIo) -> Result<RunReport, ManagerError> {
+pub fn run(request: &RunRequest, io: &mut dyn ExecIo) -> Result<RunReport, LifecycleError> {
     let id = new_id()?;
     let mut making = SandboxMaking::begin(LaunchSpec {
         spec: request.spec.clone(),
@@ -115,7 +115,7 @@ pub fn run(request: &RunRequest, io: &mut dyn ExecIo) -> Result<RunReport, Manag
         wants_copy: false,
     })?;
     let planned = match making.plan() {
-        Err(ManagerError::Plan(PlanError::CommandDenied { rule, .. })) => {
+        Err(LifecycleError::Plan(PlanError::CommandDenied { rule, .. })) => {
             return report::command_denied(request, making.state(), id, making.level(), rule);
         }
         planned => planned?,
@@ -143,8 +143,8 @@ pub fn run(request: &RunRequest, io: &mut dyn ExecIo) -> Result<RunReport, Manag
 fn conclude(
     request: &RunRequest,
     setup: SandboxSetup,
-    outcome: Result<(ExecutedRun, EnforcementReport), ManagerError>,
-) -> Result<RunReport, ManagerError> {
+    outcome: Result<(ExecutedRun, EnforcementReport), LifecycleError>,
+) -> Result<RunReport, LifecycleError> {
     let mut ended = setup.end();
     let (executed, enforcement) = match outcome {
         Ok(executed) => executed,
@@ -177,11 +177,11 @@ fn conclude(
 ///
 /// # Errors
 /// When the current directory is gone.
-pub fn this_host(state_directory: &std::path::Path) -> Result<PlanningHost, ManagerError> {
+pub fn this_host(state_directory: &std::path::Path) -> Result<PlanningHost, LifecycleError> {
     let cwd = match std::env::current_dir() {
         // It was removed. What needs it has asked for it by now.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => PathBuf::from("/"),
-        found => found.map_err(|source| ManagerError::Host {
+        found => found.map_err(|source| LifecycleError::Host {
             action: "find the current directory",
             source,
         })?,
@@ -206,7 +206,7 @@ pub fn this_host(state_directory: &std::path::Path) -> Result<PlanningHost, Mana
 /// When it cannot be opened or written.
 // In a frame of its own, which is not there while the command runs.
 #[inline(never)]
-pub fn open_state(explicit: Option<&std::path::Path>) -> Result<StateDirectory, ManagerError> {
+pub fn open_state(explicit: Option<&std::path::Path>) -> Result<StateDirectory, LifecycleError> {
     let state = StateDirectory::open(explicit, &HostIdentity::of_this_process())?;
     finish_crashed(&state)?;
     Ok(state)
@@ -216,7 +216,7 @@ pub fn open_state(explicit: Option<&std::path::Path>) -> Result<StateDirectory, 
 ///
 /// # Errors
 /// As [`open_state`], and when one was named that does not exist.
-pub fn open_existing_state(explicit: Option<&std::path::Path>) -> Result<Option<StateDirectory>, ManagerError> {
+pub fn open_existing_state(explicit: Option<&std::path::Path>) -> Result<Option<StateDirectory>, LifecycleError> {
     let state = StateDirectory::open_existing(explicit, &HostIdentity::of_this_process())?;
     if let Some(state) = &state {
         finish_crashed(state)?;
@@ -224,7 +224,7 @@ pub fn open_existing_state(explicit: Option<&std::path::Path>) -> Result<Option<
     Ok(state)
 }
 
-fn finish_crashed(state: &StateDirectory) -> Result<(), ManagerError> {
+fn finish_crashed(state: &StateDirectory) -> Result<(), LifecycleError> {
     for leftover in reap_with(state, &mut remove_leftover_groups)? {
         if matches!(leftover.fate, LeftoverFate::Postponed(_)) {
             continue;
@@ -242,7 +242,7 @@ fn finish_crashed(state: &StateDirectory) -> Result<(), ManagerError> {
 ///
 /// # Errors
 /// When the machine does not let its level be had.
-pub(crate) fn ids_of_own_root(spec: &SandboxSpec) -> Result<IdChoice, ManagerError> {
+pub(crate) fn ids_of_own_root(spec: &SandboxSpec) -> Result<IdChoice, LifecycleError> {
     Ok(level::ChosenLevel::prepare(spec, &new_id()?)?.ids())
 }
 
@@ -250,11 +250,11 @@ pub(crate) fn ids_of_own_root(spec: &SandboxSpec) -> Result<IdChoice, ManagerErr
 ///
 /// # Errors
 /// When the kernel gives no random bytes.
-pub fn new_id() -> Result<RunId, ManagerError> {
+pub fn new_id() -> Result<RunId, LifecycleError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).map_err(|error| {
-        ManagerError::Host {
+        LifecycleError::Host {
             action: "read random bytes",
             source: error.into(),
         }
@@ -282,7 +282,7 @@ fn carry_out(
     running: &mut RunningSandbox,
     chore: &mut dyn FnMut() -> bool,
     io: &mut dyn ExecIo,
-) -> Result<(ExecutedRun, EnforcementReport), ManagerError> {
+) -> Result<(ExecutedRun, EnforcementReport), LifecycleError> {
     setup.outside.news().iter().for_each(|line| io.note(line));
     let more = std::mem::take(&mut setup.outside.secrets.variables);
     let command = setup.command_of(request, &setup.basis, more)?;
@@ -321,7 +321,7 @@ impl SandboxSetup {
         request: &RunRequest,
         basis: &ExecBasis,
         more: Environment,
-    ) -> Result<ExecRequest, ManagerError> {
+    ) -> Result<ExecRequest, LifecycleError> {
         let named = request.user.as_deref().map(|name| self.plan.user_named(name));
         let user = named.transpose()?.unwrap_or(&basis.user);
         let (cwd, mut env) = directory_and_environment(request, basis, user);

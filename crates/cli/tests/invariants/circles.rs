@@ -17,9 +17,9 @@ const CIRCLES: [(&str, &[usize]); 10] = [
     ("isolation", &[5]),
     ("store", &[3, 3]),
     ("gateway", &[3]),
-    ("interpreter", &[8]),
+    ("interpreter", &[5]),
     ("images", &[2]),
-    ("planner", &[12]),
+    ("planner", &[4]),
     ("supervisor", &[5]),
     ("cli", &[4, 3, 3]),
 ];

@@ -7,8 +7,9 @@ use tokio::sync::oneshot;
 use super::ContextActor;
 use crate::contexts::ContextState;
 use crate::error::ContextError;
+use crate::obstacle::CarryObstacle;
 use crate::process::ProcessHost;
-use crate::state::{CarryObstacle, SaveOptions, SavedContext};
+use crate::state::{SaveOptions, SavedContext};
 
 /// That a context is to save what its cells left, and run none until it is released.
 #[derive(Debug)]

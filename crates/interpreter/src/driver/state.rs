@@ -10,9 +10,10 @@ use crate::contexts::ContextInfo;
 use crate::error::ContextError;
 use crate::id::HexId;
 use crate::language::Language;
+use crate::obstacle::{CarryObstacle, NotSaved};
 use crate::process::{ProcessError, ProcessHost};
 use crate::protocol::{FrameKind, HostFrame};
-use crate::state::{CarryObstacle, NotSaved, SaveOptions};
+use crate::state::SaveOptions;
 
 /// How many obstacles are of use.
 const MAX_OBSTACLES: usize = 100;

@@ -12,7 +12,8 @@ use offleash_interpreter::contexts::{ContextState, Contexts};
 use offleash_interpreter::error::ContextError;
 use offleash_interpreter::language::Language;
 use offleash_interpreter::limits::CellLimits;
-use offleash_interpreter::state::{NotSaved, SaveOptions, SavedContext};
+use offleash_interpreter::obstacle::NotSaved;
+use offleash_interpreter::state::{SaveOptions, SavedContext};
 use tempfile::TempDir;
 
 fn place() -> (TempDir, SaveOptions) {

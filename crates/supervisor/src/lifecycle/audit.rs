@@ -8,9 +8,9 @@ use offleash_core::text::Text;
 use offleash_store::{ApplyReport, AuditEvent, AuditLog, LeftoverFate, LeftoverRun, StateDirectory};
 use serde_json::{Value, json};
 
-use super::ManagerError;
+use super::LifecycleError;
 
-fn append(state: &StateDirectory, event: &str, run: &RunId, data: Value) -> Result<(), ManagerError> {
+fn append(state: &StateDirectory, event: &str, run: &RunId, data: Value) -> Result<(), LifecycleError> {
     let event = AuditEvent {
         event: event.to_owned(),
         run: Some(run.clone()),
@@ -22,7 +22,7 @@ fn append(state: &StateDirectory, event: &str, run: &RunId, data: Value) -> Resu
 }
 
 /// A run is over: everything of its record but the output. What does not fit one line stands in lines before it.
-pub(crate) fn ended(state: &StateDirectory, record: &RunRecord) -> Result<(), ManagerError> {
+pub(crate) fn ended(state: &StateDirectory, record: &RunRecord) -> Result<(), LifecycleError> {
     let network = network::divide(record.network.as_ref());
     for further in network.further {
         append(state, "network_used", &record.id, further)?;
@@ -45,7 +45,7 @@ pub(crate) fn ended(state: &StateDirectory, record: &RunRecord) -> Result<(), Ma
 }
 
 /// A run's process died, and what it left was cleaned up.
-pub(crate) fn crashed(state: &StateDirectory, leftover: &LeftoverRun) -> Result<(), ManagerError> {
+pub(crate) fn crashed(state: &StateDirectory, leftover: &LeftoverRun) -> Result<(), LifecycleError> {
     let fate = match &leftover.fate {
         LeftoverFate::Removed => "it had changed nothing and was removed",
         LeftoverFate::Kept => "its changes are kept",
@@ -56,7 +56,7 @@ pub(crate) fn crashed(state: &StateDirectory, leftover: &LeftoverRun) -> Result<
 }
 
 /// Changes were written back.
-pub(crate) fn applied(state: &StateDirectory, run: &RunId, report: &ApplyReport) -> Result<(), ManagerError> {
+pub(crate) fn applied(state: &StateDirectory, run: &RunId, report: &ApplyReport) -> Result<(), LifecycleError> {
     let paths: Vec<Text> = report.applied.iter().map(|change| Text::from(&change.path)).collect();
     let refused: Vec<Text> = report.refused.iter().map(|refusal| Text::from(&refusal.path)).collect();
     append(
@@ -68,6 +68,6 @@ pub(crate) fn applied(state: &StateDirectory, run: &RunId, report: &ApplyReport)
 }
 
 /// Changes were dropped.
-pub(crate) fn discarded(state: &StateDirectory, run: &RunId) -> Result<(), ManagerError> {
+pub(crate) fn discarded(state: &StateDirectory, run: &RunId) -> Result<(), LifecycleError> {
     append(state, "changes_discarded", run, Value::Null)
 }

@@ -20,7 +20,7 @@ use offleash_planner::base::BaseError;
 
 /// An error of the supervisor, or of a room that it uses.
 #[derive(Debug, thiserror::Error)]
-pub enum ManagerError {
+pub enum LifecycleError {
     /// The spec cannot become a plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -95,7 +95,7 @@ pub enum ManagerError {
     },
 }
 
-impl ManagerError {
+impl LifecycleError {
     fn explained(&self) -> Option<&dyn Explained> {
         match self {
             Self::Base(error) => Some(error),
@@ -120,7 +120,7 @@ impl ManagerError {
     }
 }
 
-impl Explained for ManagerError {
+impl Explained for LifecycleError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::LevelUnavailable { .. } | Self::BelowFloor { .. } => ErrorKind::Unsupported,
@@ -170,7 +170,7 @@ impl Explained for ManagerError {
     }
 }
 
-impl ManagerError {
+impl LifecycleError {
     fn hint_of_the_workspace(&self) -> Option<String> {
         match self {
             Self::Run(RunError::Workspace { id, .. })
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_shortage_is_known_wherever_it_stands() {
-        let host = |source| ManagerError::Host {
+        let host = |source| LifecycleError::Host {
             action: "start the gateway",
             source,
         };

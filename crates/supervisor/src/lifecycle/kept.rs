@@ -10,7 +10,7 @@ use offleash_isolation::sandbox::EnforcementReport;
 
 use super::making::SandboxSetup;
 use super::report::{RecordFacts, all_hits, limit_outcome};
-use super::{ManagerError, RunReport, audit, network};
+use super::{LifecycleError, RunReport, audit, network};
 use crate::capture::Capture;
 use crate::service::message::{EndReason, Ended};
 
@@ -29,7 +29,7 @@ pub(crate) struct KeptSandbox<'a> {
 ///
 /// # Errors
 /// When the audit log cannot be written.
-pub(crate) fn record_kept(kept: KeptSandbox<'_>) -> Result<RunReport, ManagerError> {
+pub(crate) fn record_kept(kept: KeptSandbox<'_>) -> Result<RunReport, LifecycleError> {
     let mut ended = kept.setup.end();
     let settled = ended.settle(None);
     let outcome = outcome(kept.ended, &ended.plan);

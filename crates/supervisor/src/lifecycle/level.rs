@@ -12,31 +12,31 @@ use offleash_isolation::process_landlock::ProcessLandlockBackend;
 use offleash_isolation::sandbox::{Backend, LeftoverKeeper, Sandbox, SandboxIds};
 use offleash_sys::process::is_root;
 
-use super::ManagerError;
+use super::LifecycleError;
 use offleash_core::error::with_causes;
 
 /// The level for a spec: the one asked for, or the strongest that needs no image, if it is not below the floor.
 ///
 /// # Errors
 /// `LevelUnavailable` or `BelowFloor`.
-pub fn choose(spec: &SandboxSpec) -> Result<Level, ManagerError> {
+pub fn choose(spec: &SandboxSpec) -> Result<Level, LifecycleError> {
     let level = match spec.level {
         LevelChoice::Auto => Level::Process,
         LevelChoice::Exactly(level) => level,
     };
     backend(level)?;
     match spec.min_level {
-        Some(floor) if level < floor => Err(ManagerError::BelowFloor { level, floor }),
+        Some(floor) if level < floor => Err(LifecycleError::BelowFloor { level, floor }),
         _ => Ok(level),
     }
 }
 
 /// What makes sandboxes of a level.
-fn backend(level: Level) -> Result<Box<dyn Backend>, ManagerError> {
+fn backend(level: Level) -> Result<Box<dyn Backend>, LifecycleError> {
     match level {
         Level::Process => Ok(Box::new(ProcessBackend::default())),
         Level::ProcessLandlock => Ok(Box::new(ProcessLandlockBackend)),
-        Level::Container | Level::Microvm => Err(ManagerError::LevelUnavailable { level }),
+        Level::Container | Level::Microvm => Err(LifecycleError::LevelUnavailable { level }),
     }
 }
 
@@ -59,7 +59,7 @@ impl ChosenLevel {
     ///
     /// # Errors
     /// As [`choose`], and when the machine does not let the level be had and a weaker one was not allowed.
-    pub(crate) fn prepare(spec: &SandboxSpec, id: &RunId) -> Result<Self, ManagerError> {
+    pub(crate) fn prepare(spec: &SandboxSpec, id: &RunId) -> Result<Self, LifecycleError> {
         let level = choose(spec)?;
         let mut chosen = Self {
             level,
@@ -95,7 +95,7 @@ impl ChosenLevel {
     ///
     /// # Errors
     /// As [`Backend::ask_for_copy`].
-    pub(crate) fn ask_for_copy(&mut self, zygote: OwnedFd) -> Result<(), ManagerError> {
+    pub(crate) fn ask_for_copy(&mut self, zygote: OwnedFd) -> Result<(), LifecycleError> {
         Ok(self.backend.ask_for_copy(zygote)?)
     }
 
@@ -116,7 +116,7 @@ impl ChosenLevel {
         &mut self,
         plan: &mut Plan,
         leftovers: &mut dyn LeftoverKeeper,
-    ) -> Result<Box<dyn Sandbox>, ManagerError> {
+    ) -> Result<Box<dyn Sandbox>, LifecycleError> {
         plan.level = self.level;
         match self.backend.create(plan, leftovers) {
             Ok(sandbox) => Ok(sandbox),
@@ -133,7 +133,7 @@ impl ChosenLevel {
         self.fallen.as_deref()
     }
 
-    fn fall_back(&mut self, error: IsolationError) -> Result<(), ManagerError> {
+    fn fall_back(&mut self, error: IsolationError) -> Result<(), LifecycleError> {
         let Some(level) = self.fallback.take().filter(|_| error.forbids_namespaces()) else {
             return Err(error.into());
         };
@@ -199,6 +199,6 @@ mod tests {
             min_level: Some(Level::Process),
             ..SandboxSpec::default()
         };
-        assert!(matches!(choose(&spec), Err(ManagerError::BelowFloor { .. })));
+        assert!(matches!(choose(&spec), Err(LifecycleError::BelowFloor { .. })));
     }
 }

@@ -23,7 +23,7 @@ use super::network::{self, Outside};
 use super::preload::Preload;
 use super::published::PublishedPorts;
 use super::secrets;
-use super::{ManagerError, OwnRoot, open_state, this_host};
+use super::{LifecycleError, OwnRoot, open_state, this_host};
 use crate::service::zygote;
 use offleash_planner::{self, ExecBasis, PlanError, PlanningHost};
 
@@ -62,7 +62,7 @@ pub(crate) enum StateSource<'a> {
 }
 
 impl StateSource<'_> {
-    fn open(self) -> Result<StateDirectory, ManagerError> {
+    fn open(self) -> Result<StateDirectory, LifecycleError> {
         match self {
             Self::Swept(path) => open_state(path),
             Self::Unswept(path) => Ok(StateDirectory::open(path, &HostIdentity::of_this_process())?),
@@ -174,7 +174,7 @@ pub(crate) struct RunningSandbox {
 /// Why there is no sandbox, and what is on record of it.
 #[derive(Debug)]
 pub(crate) struct UnmadeSandbox {
-    pub(crate) error: ManagerError,
+    pub(crate) error: LifecycleError,
     /// Absent where it failed before there was anything.
     pub(crate) setup: Option<Box<SandboxSetup>>,
 }
@@ -188,7 +188,7 @@ impl PlannedSandbox {
 
 impl UnmadeSandbox {
     /// Removes what is on record of it.
-    pub(crate) fn forget(self) -> ManagerError {
+    pub(crate) fn forget(self) -> LifecycleError {
         if let Some(setup) = self.setup {
             setup.forget();
         }
@@ -201,7 +201,7 @@ impl<'a> SandboxMaking<'a> {
     ///
     /// # Errors
     /// When the level is not to be had, or the state directory cannot be used.
-    pub(crate) fn begin(mut launch: LaunchSpec<'a>) -> Result<Self, ManagerError> {
+    pub(crate) fn begin(mut launch: LaunchSpec<'a>) -> Result<Self, LifecycleError> {
         let mut chosen = choose(&mut launch)?;
         if let (ZygoteRole::Below(zygote), true) = (launch.spec.descent, launch.wants_copy) {
             // Otherwise it is asked for when it is to come in.
@@ -238,7 +238,7 @@ impl<'a> SandboxMaking<'a> {
     /// As [`offleash_planner::resolve`], and when what is to be outside of the sandbox is not to be had, or the user unknown.
     // In a frame of its own, which is not there while the command runs.
     #[inline(never)]
-    pub(crate) fn plan(&mut self) -> Result<PlannedSandbox, ManagerError> {
+    pub(crate) fn plan(&mut self) -> Result<PlannedSandbox, LifecycleError> {
         let LaunchSpec { spec, id, .. } = &self.launch;
         let trust = network::trust(&spec.network)?;
         let own_root = OwnRoot::ready(spec, self.chosen.ids(), &self.host.state_directory, id)?;
@@ -333,7 +333,7 @@ impl<'a> SandboxMaking<'a> {
 }
 
 /// Chooses the level; below no zygote where the one that was meant is gone, or cannot be entered.
-fn choose(launch: &mut LaunchSpec<'_>) -> Result<ChosenLevel, ManagerError> {
+fn choose(launch: &mut LaunchSpec<'_>) -> Result<ChosenLevel, LifecycleError> {
     let chosen = ChosenLevel::prepare(&launch.spec, &launch.id);
     match launch.spec.descent {
         ZygoteRole::Below(_) if chosen.is_err() => {
@@ -352,7 +352,7 @@ fn outside(
     basis: &ExecBasis,
     trust: Option<Arc<Trust>>,
     command: &[OsString],
-) -> Result<Outside, ManagerError> {
+) -> Result<Outside, LifecycleError> {
     let secrets = secrets::ready(spec, host, plan, &basis.env, command)?;
     Ok(Outside {
         process: network::process_ahead(&spec.network, plan.level, trust.as_ref()),
@@ -365,7 +365,7 @@ fn outside(
 
 impl SandboxSetup {
     /// Makes the sandbox and starts its gateway; while there is nothing to do, `tending` goes on.
-    fn start(&mut self, tending: &mut SpareMaintenance) -> Result<RunningSandbox, ManagerError> {
+    fn start(&mut self, tending: &mut SpareMaintenance) -> Result<RunningSandbox, LifecycleError> {
         let Self {
             spec,
             chosen,

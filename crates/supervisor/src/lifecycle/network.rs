@@ -26,7 +26,7 @@ use offleash_store::rfc3339;
 use offleash_sys::network::NetworkSockets;
 use offleash_sys::network::addresses::OwnAddresses;
 
-use super::ManagerError;
+use super::LifecycleError;
 use super::published::PublishedPorts;
 use super::secrets::Ready;
 use offleash_planner::{PlanningHost, TrustStores, absolute, read_regular_file};
@@ -106,7 +106,7 @@ impl Outside {
 ///
 /// # Errors
 /// `Trust` when the certificate authorities of the machine cannot be read.
-pub(super) fn trust(asked: &NetworkSpec) -> Result<Option<Arc<Trust>>, ManagerError> {
+pub(super) fn trust(asked: &NetworkSpec) -> Result<Option<Arc<Trust>>, LifecycleError> {
     if !asked.reaches_out() || !asked.opens() {
         return Ok(None);
     }
@@ -140,8 +140,8 @@ pub(super) fn start(
     limits: &Limits,
     outside: &mut Outside,
     sockets: NetworkSockets,
-) -> Result<Gateway, ManagerError> {
-    let failed = |source| ManagerError::Host {
+) -> Result<Gateway, LifecycleError> {
+    let failed = |source| LifecycleError::Host {
         action: "start the gateway of the sandbox's network",
         source,
     };

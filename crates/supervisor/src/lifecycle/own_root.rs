@@ -9,7 +9,7 @@ use offleash_core::template::PythonModule;
 use offleash_images::ImageRoot;
 use offleash_store::HeldTemplate;
 
-use super::ManagerError;
+use super::LifecycleError;
 use crate::images;
 use crate::templates;
 use offleash_planner::base::{BaseError, ReadyBase, ScratchLayer, inherit, is_copied};
@@ -52,7 +52,7 @@ impl OwnRoot {
         ids: IdChoice,
         state: &Path,
         id: &RunId,
-    ) -> Result<Option<Self>, ManagerError> {
+    ) -> Result<Option<Self>, LifecycleError> {
         let (built, layer) = match &spec.root {
             RootChoice::System => return Ok(None),
             RootChoice::Image(image) => {

@@ -29,7 +29,7 @@ use super::making::{
     StateSource,
 };
 use super::preload::{self, Preload};
-use super::{ManagerError, OwnRoot, RunReport, RunRequest, carry_out, conclude, level, new_id};
+use super::{LifecycleError, OwnRoot, RunReport, RunRequest, carry_out, conclude, level, new_id};
 use crate::run_client::ExecIo;
 use crate::sandbox_loop::{Attention, Ending, LoopSandbox, SandboxClient, SandboxLoop, WaitList};
 use offleash_planner::{self, ExecBasis, PlanningHost};
@@ -67,7 +67,7 @@ impl PrewarmedSandbox {
     ///
     /// # Errors
     /// As [`super::run`].
-    pub fn make(spec: SandboxSpec, state: &StateDirectory, env: &Environment) -> Result<Self, ManagerError> {
+    pub fn make(spec: SandboxSpec, state: &StateDirectory, env: &Environment) -> Result<Self, LifecycleError> {
         let mounts = MountTable::watch()?;
         let mut making = SandboxMaking::begin(LaunchSpec {
             spec,
@@ -115,7 +115,7 @@ impl PrewarmedSandbox {
         &mut self,
         request: &RunRequest,
         is_wanted: &mut dyn FnMut() -> bool,
-    ) -> Result<bool, ManagerError> {
+    ) -> Result<bool, LifecycleError> {
         // One that was named may not exist, which the command's start is to tell.
         let modules = self.setup.own_root.as_ref().and_then(OwnRoot::imports);
         let limits = &self.setup.plan.limits;
@@ -241,7 +241,7 @@ impl PrewarmedSandbox {
         door: &mut dyn ExecIo,
         meanwhile: impl FnOnce(),
         remains: &mut Option<MountRemains>,
-    ) -> Result<RunReport, ManagerError> {
+    ) -> Result<RunReport, LifecycleError> {
         let Self {
             setup,
             mut running,
@@ -276,7 +276,7 @@ impl PrewarmedSandbox {
     ///
     /// # Errors
     /// When something of it cannot be removed.
-    pub fn discard(mut self) -> Result<(), ManagerError> {
+    pub fn discard(mut self) -> Result<(), LifecycleError> {
         self.running.sandbox.kill()?;
         drop(self.running);
         let discarded = self.setup.own_root.map_or(Ok(()), OwnRoot::discard);
@@ -385,8 +385,8 @@ struct MountTable {
 }
 
 impl MountTable {
-    fn watch() -> Result<Self, ManagerError> {
-        let table = File::open("/proc/self/mounts").map_err(|source| ManagerError::Host {
+    fn watch() -> Result<Self, LifecycleError> {
+        let table = File::open("/proc/self/mounts").map_err(|source| LifecycleError::Host {
             action: "watch what is mounted",
             source,
         })?;

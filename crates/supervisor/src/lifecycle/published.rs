@@ -7,7 +7,7 @@ use offleash_core::network::PublishRule;
 use offleash_core::record::PublishedPort;
 use offleash_gateway::Published;
 
-use super::ManagerError;
+use super::LifecycleError;
 
 /// What listens on the host for the ports of a sandbox.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ impl PublishedPorts {
     ///
     /// # Errors
     /// `Publish` with what keeps it from one of them.
-    pub(super) fn listen(asked: &[PublishRule]) -> Result<Self, ManagerError> {
+    pub(super) fn listen(asked: &[PublishRule]) -> Result<Self, LifecycleError> {
         let listening = asked.iter().map(|asked| {
             let wanted = SocketAddrV4::new(asked.address, asked.host_port);
             let listen = || -> io::Result<Listening> {
@@ -38,7 +38,7 @@ impl PublishedPorts {
                     asked: *asked,
                 })
             };
-            listen().map_err(|source| ManagerError::Publish { asked: *asked, source })
+            listen().map_err(|source| LifecycleError::Publish { asked: *asked, source })
         });
         listening.collect::<Result<_, _>>().map(Self)
     }

@@ -19,7 +19,7 @@ use offleash_store::{StateDirectory, rfc3339_now};
 use offleash_sys::rlimit::{self, LimitedResource};
 use offleash_sys::signals;
 
-use super::{EndedSandbox, ExecutedRun, ManagerError, RunReport, RunRequest, audit};
+use super::{EndedSandbox, ExecutedRun, LifecycleError, RunReport, RunRequest, audit};
 use crate::capture::Capture;
 use crate::images;
 use crate::run_client::RunOutcome;
@@ -329,7 +329,7 @@ pub(super) fn command_denied(
     id: RunId,
     level: Level,
     rule: String,
-) -> Result<RunReport, ManagerError> {
+) -> Result<RunReport, LifecycleError> {
     let name = request.command.first().map_or_else(|| Text::from(""), Text::from);
     let denials = vec![DenialRecord {
         subject: "command".to_owned(),
@@ -352,8 +352,8 @@ pub(super) fn command_denied(
 pub(super) fn failed(
     request: &RunRequest,
     ended: EndedSandbox,
-    failure: ManagerError,
-) -> Result<RunReport, ManagerError> {
+    failure: LifecycleError,
+) -> Result<RunReport, LifecycleError> {
     let EndedSandbox {
         plan,
         state,
@@ -372,7 +372,7 @@ pub(super) fn failed(
     Ok(report_of(record, Some(failure)))
 }
 
-fn report_of(record: RunRecord, failure: Option<ManagerError>) -> RunReport {
+fn report_of(record: RunRecord, failure: Option<LifecycleError>) -> RunReport {
     RunReport {
         record,
         notes: Vec::new(),

@@ -24,7 +24,7 @@ use super::message::{Ended, Hello, VERSION};
 use super::order::{ENDED, MAX_HOLD, OrderError, SOCKET, SupervisorOrder};
 use super::serve::{self, EndRemains, SocketService, UsageBounds, listen};
 use super::users::Users;
-use crate::lifecycle::ManagerError;
+use crate::lifecycle::LifecycleError;
 use crate::lifecycle::making::{
     self, CallerEnvironment, HeldSandbox, LaunchSpec, PlannedCommand, RunningSandbox, SandboxMaking, SandboxSetup,
     StateSource, UnmadeSandbox,
@@ -142,7 +142,7 @@ pub(super) enum HoldError {
     #[error("a rule of the network cannot be read")]
     Network(#[from] OrderError),
     #[error(transparent)]
-    Manager(#[from] ManagerError),
+    Manager(#[from] LifecycleError),
     #[error("cannot {action}")]
     Host { action: &'static str, source: io::Error },
 }
@@ -193,7 +193,7 @@ impl ServedSandbox {
                 drop(running);
                 setup.forget();
                 let action = "listen on the supervisor's socket";
-                return Err(ManagerError::Host { action, source }.into());
+                return Err(LifecycleError::Host { action, source }.into());
             }
         };
         let SandboxSetup {

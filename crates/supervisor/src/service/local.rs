@@ -19,7 +19,7 @@ use super::answer::LaunchAnswer;
 use super::hold::{ServedSandbox, ServiceSpec, Start, detach, shell};
 use super::order::MAX_HOLD;
 use crate::lifecycle::making::{CallerEnvironment, LaunchSpec, PlannedCommand, StateSource};
-use crate::lifecycle::{KeptSandbox, ManagerError, RunReport, record_kept};
+use crate::lifecycle::{KeptSandbox, LifecycleError, RunReport, record_kept};
 
 /// What the process is told that is to hold a sandbox for one program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,7 +64,7 @@ pub struct LocalSpec {
 pub fn hold_local(
     order: LocalSpec,
     answered: impl FnOnce(&LaunchAnswer) -> io::Result<()>,
-) -> Result<Option<RunReport>, ManagerError> {
+) -> Result<Option<RunReport>, LifecycleError> {
     detach();
     let began = Instant::now();
     let LocalSpec {

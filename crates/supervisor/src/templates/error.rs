@@ -9,7 +9,7 @@ use offleash_store::{FileError, StateError};
 use offleash_planner::base::BaseError;
 use offleash_planner::recipes::RecipeError;
 
-use crate::lifecycle::ManagerError;
+use crate::lifecycle::LifecycleError;
 
 /// Why a template cannot be used or built.
 #[derive(Debug, thiserror::Error)]
@@ -77,7 +77,7 @@ pub enum TemplateError {
         step: String,
         /// Why.
         #[source]
-        source: Box<ManagerError>,
+        source: Box<LifecycleError>,
     },
     /// The state directory cannot be used.
     #[error(transparent)]
