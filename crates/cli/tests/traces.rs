@@ -94,9 +94,10 @@ impl Collector {
     }
 }
 
-/// A server that tells a collector at `address`.
+/// A server that tells a collector at `address` of loopback, which it knows by its name.
 fn server(address: SocketAddr) -> Server {
-    Server::start_with(&format!("otlp_endpoint = \"http://{address}\"\n{QUIET}"), &[])
+    let port = address.port();
+    Server::start_with(&format!("otlp_endpoint = \"http://localhost:{port}\"\n{QUIET}"), &[])
 }
 
 /// The attributes of a span, their values as text.

@@ -1,11 +1,13 @@
 //! Sends spans to a collector: OTLP over HTTP, in JSON (<https://opentelemetry.io/docs/specs/otlp/>).
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
+use hickory_resolver::TokioResolver;
 use http::header::{CONTENT_TYPE, HOST};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -128,9 +130,7 @@ async fn gather(
 }
 
 async fn post(endpoint: &TracesEndpoint, spans: &[EndedSpan]) -> Result<(), ExportError> {
-    let stream = TcpStream::connect(endpoint.address())
-        .await
-        .map_err(ExportError::Connect)?;
+    let stream = connect(endpoint).await.map_err(ExportError::Connect)?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let request = Request::post(&endpoint.path)
         .header(HOST, endpoint.authority.as_str())
@@ -151,6 +151,22 @@ async fn post(endpoint: &TracesEndpoint, spans: &[EndedSpan]) -> Result<(), Expo
         answered = &mut asked => answered,
         _ended = connection => asked.await,
     }
+}
+
+/// Names are asked of the machine's DNS servers and its `hosts`, never of the C library: it would load modules of the machine.
+async fn connect(endpoint: &TracesEndpoint) -> io::Result<TcpStream> {
+    let (host, port) = endpoint.address();
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return TcpStream::connect(SocketAddr::new(address, port)).await;
+    }
+    let resolver = TokioResolver::builder_tokio().and_then(|builder| builder.build());
+    let found = resolver.map_err(io::Error::other)?.lookup_ip(host).await;
+    let addresses: Vec<SocketAddr> = found
+        .map_err(io::Error::other)?
+        .iter()
+        .map(|address| SocketAddr::new(address, port))
+        .collect();
+    TcpStream::connect(&addresses[..]).await
 }
 
 /// `ExportTraceServiceRequest`, in the form that OTLP gives it in JSON.

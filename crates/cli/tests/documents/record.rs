@@ -67,7 +67,7 @@ fn kind_in_json(kind: &str) -> &'static str {
         "String" | "Level" | "LimitName" | "LimitEffect" | "RunId" | "ConnectionVerdict" | "NetworkLossCause" => {
             "string"
         }
-        "Option<String>" | "Option<IpAddr>" | "Option<Approval>" => "string or null",
+        "Option<String>" | "Option<IpAddr>" | "Option<ApprovalAnswer>" => "string or null",
         "bool" => "boolean",
         "Text" => "text",
         "Vec<Text>" => "list of texts",
@@ -76,17 +76,17 @@ fn kind_in_json(kind: &str) -> &'static str {
         "BTreeMap<String, String>" => "object of strings",
         "BTreeMap<String, u64>" => "object of numbers",
         "Outcome" => "[outcome](#outcome)",
-        "Captured" => "[captured](#captured)",
-        "Usage" => "[usage](#usage)",
+        "CapturedOutput" => "[captured](#capturedoutput)",
+        "RunUsage" => "[usage](#runusage)",
         "Vec<LimitHit>" => "list of [limit hits](#limithit)",
-        "Vec<Denial>" => "list of [denials](#denial)",
+        "Vec<DenialRecord>" => "list of [denials](#denialrecord)",
         "Option<ChangeSummary>" => "[change summary](#changesummary) or null",
         "Option<NetworkUse>" => "[use of the network](#networkuse) or null",
         "Option<NetworkLoss>" => "[loss of the network](#networkloss) or null",
         "Option<ImageUse>" => "[image](#imageuse) or null",
         "Vec<PublishedPort>" => "list of [published ports](#publishedport)",
         "Vec<InboundConnection>" => "list of [inbound connections](#inboundconnection)",
-        "Vec<Connection>" => "list of [connections](#connection)",
+        "Vec<ConnectionRecord>" => "list of [connections](#connectionrecord)",
         "Vec<RequestSeen>" => "list of [requests](#requestseen)",
         other => panic!("docs/record.md does not know how `{other}` looks in JSON"),
     }
@@ -132,13 +132,13 @@ fn record_document() -> String {
     );
     for name in [
         "RunRecord",
-        "Captured",
-        "Usage",
+        "CapturedOutput",
+        "RunUsage",
         "LimitHit",
-        "Denial",
+        "DenialRecord",
         "ChangeSummary",
         "NetworkUse",
-        "Connection",
+        "ConnectionRecord",
         "RequestSeen",
         "SecretUse",
         "PublishedPort",
@@ -201,10 +201,10 @@ fn a_real_record_has_exactly_the_fields_that_are_described() {
         found.fields.iter().map(|(field, ..)| field.clone()).collect()
     };
     assert_eq!(keys(&record), fields("RunRecord"));
-    assert_eq!(keys(&record["stdout"]), fields("Captured"));
-    assert_eq!(keys(&record["usage"]), fields("Usage"));
+    assert_eq!(keys(&record["stdout"]), fields("CapturedOutput"));
+    assert_eq!(keys(&record["usage"]), fields("RunUsage"));
     assert_eq!(keys(&record["limits_hit"][0]), fields("LimitHit"));
-    assert_eq!(keys(&record["denials"][0]), fields("Denial"));
+    assert_eq!(keys(&record["denials"][0]), fields("DenialRecord"));
     assert_eq!(keys(&record["changes"]), fields("ChangeSummary"));
     let mut outcome = fields("LimitExceeded");
     outcome.insert("kind".to_owned());
