@@ -233,6 +233,20 @@ pub(crate) struct McpArgs {
     /// Changes nothing: standard input is what it is spoken to by.
     #[arg(short = 'i', long)]
     pub(crate) interactive: bool,
+    /// Image of containers that sandboxes are of, such as `python:3.12-slim`; it is pulled when it is not here, before the first call.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["root", "template"])]
+    pub(crate) image: Option<String>,
+    /// When the image is pulled. [default: missing]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "missing|always|never",
+        hide_possible_values = true,
+        requires = "image"
+    )]
+    pub(crate) pull: Option<PullArg>,
+    #[command(flatten)]
+    pub(crate) registry: RegistryArgs,
     #[command(flatten)]
     pub(crate) sandbox: SandboxArgs,
 }

@@ -104,10 +104,20 @@ fn pull_one(store: &ImageStore, name: &ImageReference, order: &PullOrder, is_qui
     terminal::print(format!("{} {}\n", pulled.record.shown_name(), pulled.record.digest).as_bytes())
 }
 
-/// The root of a run of an image, which is pulled if that was asked for.
-pub(crate) fn root(name: &str, arguments: &RunArgs, state: Option<&Path>) -> Result<RootChoice, Failure> {
-    let store = open(state)?;
-    let is_pulled = match arguments.pull.unwrap_or_default() {
+/// How an image is come by that something is to be run of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ImageSource<'a> {
+    pub(crate) pull: Option<PullArg>,
+    pub(crate) registry: &'a RegistryArgs,
+    /// Whether nothing is said of how a pull goes on.
+    pub(crate) is_quiet: bool,
+    pub(crate) state: Option<&'a Path>,
+}
+
+/// The root of sandboxes of an image, which is pulled if that was asked for.
+pub(crate) fn root(name: &str, source: ImageSource<'_>) -> Result<RootChoice, Failure> {
+    let store = open(source.state)?;
+    let is_pulled = match source.pull.unwrap_or_default() {
         PullArg::Always => true,
         PullArg::Never => false,
         PullArg::Missing => matches!(store.find(name), Err(ImageError::Missing { .. })),
@@ -115,10 +125,10 @@ pub(crate) fn root(name: &str, arguments: &RunArgs, state: Option<&Path>) -> Res
     if is_pulled {
         let reference = name.parse::<ImageReference>().map_err(ImageError::from)?;
         let order = PullOrder {
-            settings: settings(&arguments.registry)?,
+            settings: settings(source.registry)?,
             ownership: usual_ownership(),
         };
-        let progress = ShownProgress::new(arguments.quiet || arguments.json, &reference.familiar());
+        let progress = ShownProgress::new(source.is_quiet, &reference.familiar());
         let pulled = store.pull(&reference, &order, &CallerIds, &progress);
         progress.finish();
         pulled?;

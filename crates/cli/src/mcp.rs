@@ -16,7 +16,8 @@ use offleash_supervisor::templates;
 
 use crate::args::{McpArgs, SandboxArgs};
 use crate::failure::Failure;
-use crate::{remote, serve, specify, terminal};
+use crate::image::ImageSource;
+use crate::{image, remote, serve, specify, terminal};
 
 /// How long a command may take where no limit says so.
 const MAX_LENGTH: Duration = Duration::from_secs(24 * 60 * 60);
@@ -45,6 +46,16 @@ pub(crate) fn mcp(arguments: &McpArgs, state: Option<&Path>) -> Result<ExitCode,
     {
         templates::require(&open_state(state)?, name)?;
     }
+    if let Some(name) = &arguments.image {
+        // Pulled and unpacked now: whoever speaks waits for less time, and as long as there is one thread.
+        let source = ImageSource {
+            pull: arguments.pull,
+            registry: &arguments.registry,
+            is_quiet: false,
+            state,
+        };
+        image::root(name, source)?;
+    }
     let longest = spec
         .limits
         .wall_time
@@ -72,10 +83,10 @@ pub(crate) fn mcp(arguments: &McpArgs, state: Option<&Path>) -> Result<ExitCode,
 
 /// The daemon has the sandboxes; this only carries what is said.
 fn through_server(arguments: &McpArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    if arguments.sandbox != SandboxArgs::default() {
+    if arguments.sandbox != SandboxArgs::default() || arguments.image.is_some() {
         return Err(
             Failure::new("`--server` goes with no option that says what a sandbox is: the server makes them").with_hint(
-                "leave the others out, and `create_sandbox` takes `template`, `internet`, `env` and `timeout_seconds`; or \
+                "leave the others out, and `create_sandbox` takes `template` or `image`, `internet`, `env` and `timeout_seconds`; or \
                  leave `--server` out",
             ),
         );

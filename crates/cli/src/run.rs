@@ -18,6 +18,7 @@ use rustix::io::Errno;
 
 use crate::args::{RunArgs, SandboxArgs};
 use crate::failure::Failure;
+use crate::image::ImageSource;
 use crate::learn::Learning;
 use crate::policy_file::PolicyFile;
 use crate::python::{self, Python};
@@ -55,7 +56,13 @@ pub(crate) fn specify_run(arguments: &RunArgs, state: Option<&Path>) -> Result<(
         spec.warm = warm;
     }
     if let Some(name) = &arguments.image {
-        spec.root = image::root(name, arguments, state)?;
+        let source = ImageSource {
+            pull: arguments.pull,
+            registry: &arguments.registry,
+            is_quiet: arguments.quiet || arguments.json,
+            state,
+        };
+        spec.root = image::root(name, source)?;
     }
     let python = arguments
         .python

@@ -8,20 +8,22 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use offleash_core::error::ErrorKind;
-use offleash_core::spec::NetworkSpec;
+use offleash_core::spec::{NetworkSpec, RootChoice};
 use offleash_isolation::limits::measure_as_superuser;
 use offleash_planner::base::{self, CopyOrder};
 use offleash_supervisor::frames::{self, Message, frame};
+use offleash_supervisor::images::{FetchOrder, fetch};
 use offleash_supervisor::roles::{RemoveOrder, SupervisorRole};
 use offleash_supervisor::service::answer::LaunchAnswer;
 use offleash_supervisor::service::hold;
 use offleash_supervisor::service::local::{LocalOrder, LocalSpec, hold_local};
 use offleash_supervisor::service::order::SupervisorOrder;
 
-use crate::args::{Arguments, Command, McpArgs};
+use crate::args::{Arguments, Command, McpArgs, PullArg, RegistryArgs};
 use crate::failure::{EXIT_FAILURE, Failure};
+use crate::image::ImageSource;
 use crate::python::Python;
-use crate::{alone, run, specify, template, terminal, warm};
+use crate::{alone, image, run, specify, template, terminal, warm};
 
 /// Where a sandbox's supervisor writes what it has to complain of, in the sandbox's directory.
 const COMPLAINTS: &str = "supervisor.log";
@@ -37,6 +39,7 @@ pub(crate) fn supervise(mut words: impl Iterator<Item = OsString>) -> ExitCode {
         (Some(SupervisorRole::RemoveLayer), None) => alone(remove_layer),
         (Some(SupervisorRole::MeasureLayer), None) => alone(measure_layer),
         (Some(SupervisorRole::BuildTemplate), None) => alone(template::builder),
+        (Some(SupervisorRole::FetchImage), None) => alone(fetch_image),
         _ => Failure::new("expected the role of a process that offleash starts itself")
             .with_hint("`offleash run` runs a command")
             .print(),
@@ -87,8 +90,11 @@ fn local() -> ExitCode {
 
 fn specified(asked: &McpArgs, state: Option<PathBuf>, order: LocalOrder) -> Result<LocalSpec, Failure> {
     let mut spec = specify::specify(&asked.sandbox)?;
-    // Code is what it is for: that has the libraries of the usual template where that is built.
-    Python::choose(&asked.sandbox, &mut spec, state.as_deref())?;
+    match &asked.image {
+        Some(name) => spec.root = here(name, &asked.registry, state.as_deref())?,
+        // Code is what it is for: that has the libraries of the usual template where that is built.
+        None => drop(Python::choose(&asked.sandbox, &mut spec, state.as_deref())?),
+    }
     let cwd = asked.sandbox.cwd.as_deref();
     let cwd = cwd.map(specify::directory_inside).transpose()?;
     Ok(LocalSpec {
@@ -99,6 +105,17 @@ fn specified(asked: &McpArgs, state: Option<PathBuf>, order: LocalOrder) -> Resu
         cwd: cwd.map(|cwd| Path::new(&cwd).to_owned()),
         command: vec!["offleash".into(), "mcp".into()],
     })
+}
+
+/// The root of the image of `offleash mcp`, which has pulled it.
+fn here(name: &str, registry: &RegistryArgs, state: Option<&Path>) -> Result<RootChoice, Failure> {
+    let source = ImageSource {
+        pull: Some(PullArg::Never),
+        registry,
+        is_quiet: true,
+        state,
+    };
+    image::root(name, source)
 }
 
 fn serve_local(order: LocalSpec) -> ExitCode {
@@ -139,6 +156,21 @@ fn remove_layer() -> ExitCode {
 fn copy_layer() -> ExitCode {
     match read_order::<CopyOrder>() {
         Ok(order) => exit_code(base::copy(&order, |copied| terminal::answer_and_leave(&frame(copied)?)).is_ok()),
+        Err(failure) => failure.print(),
+    }
+}
+
+/// Pulls and unpacks an image for a daemon, for the same reason.
+fn fetch_image() -> ExitCode {
+    match read_order::<FetchOrder>() {
+        Ok(order) => {
+            let answer = fetch(&order);
+            exit_code(
+                frame(&answer)
+                    .and_then(|answer| terminal::answer_and_leave(&answer))
+                    .is_ok(),
+            )
+        }
         Err(failure) => failure.print(),
     }
 }

@@ -22,6 +22,8 @@ mod cells;
 mod client;
 #[path = "e2b/crashes.rs"]
 mod crashes;
+#[path = "images/docker_registry.rs"]
+mod docker_registry;
 #[path = "e2b/encrypted.rs"]
 mod encrypted;
 #[path = "e2b/envd.rs"]
@@ -30,10 +32,14 @@ mod envd;
 mod faults;
 #[path = "e2b/gateways.rs"]
 mod gateways;
+#[path = "e2b/images.rs"]
+mod images;
 #[path = "e2b/kits.rs"]
 mod kits;
 #[path = "e2b/languages.rs"]
 mod languages;
+#[path = "images/layout.rs"]
+mod layout;
 #[path = "e2b/loads.rs"]
 mod loads;
 #[path = "e2b/packages.rs"]

@@ -42,7 +42,7 @@ const ARROWS: [(&str, &[&str]); 14] = [
     ),
     (
         "daemon",
-        &["core", "interpreter", "supervisor", "planner", "store", "sys"],
+        &["core", "images", "interpreter", "supervisor", "planner", "store", "sys"],
     ),
     ("api", &["core", "daemon", "interpreter", "supervisor", "protocol"]),
     (

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use offleash_core::level::{DegradeMode, Level};
 use offleash_core::template::{PythonModule, Recipe};
+use offleash_images::{ImagePattern, ImageReference, RegistrySettings};
 use offleash_supervisor::templates::BuildWatcher;
 
 use crate::origin::BASE_TEMPLATE;
@@ -56,6 +57,8 @@ pub struct DaemonConfig {
     pub sample_every: Duration,
     /// Templates that are built when they are asked for.
     pub templates: TemplatesConfig,
+    /// Images that callers may use.
+    pub images: ImagesConfig,
     /// Whoever is told how their builds go on.
     pub build_watcher: Option<Arc<dyn BuildWatcher>>,
 }
@@ -84,6 +87,44 @@ pub struct TemplatesConfig {
     pub code_interpreter: Recipe,
     /// Variables of the build alone.
     pub build_env: Vec<(OsString, OsString)>,
+}
+
+/// Images that callers may use, and how they are pulled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImagesConfig {
+    /// What callers may do.
+    pub rule: ImageRule,
+    /// What some keys may do instead, by the key's id.
+    pub keys: BTreeMap<String, ImageRule>,
+    /// How long a create waits for an image that is being pulled, before it is answered that it is to be tried again.
+    pub wait: Duration,
+    /// How registries are reached.
+    pub registries: RegistrySettings,
+}
+
+/// What a caller may do with images; the owner of the daemon may use each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageRule {
+    /// Which it may use.
+    pub allow: Vec<ImagePattern>,
+    /// Whether one that is not here is pulled for it.
+    pub pull: PullMode,
+}
+
+/// Whether an image is pulled for a caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PullMode {
+    /// Not at all.
+    Never,
+    /// When it is not here.
+    Missing,
+}
+
+impl ImageRule {
+    /// Whether it lets an image of that name be used, or one that has none.
+    pub(crate) fn allows(&self, image: Option<&ImageReference>) -> bool {
+        self.allow.iter().any(|pattern| pattern.matches(image))
+    }
 }
 
 /// When creates are refused because the machine is short of something.
@@ -214,6 +255,7 @@ impl Default for DaemonConfig {
             keep_logs: Duration::from_secs(24 * 60 * 60),
             sample_every: Duration::from_secs(5),
             templates: TemplatesConfig::default(),
+            images: ImagesConfig::default(),
             build_watcher: None,
         }
     }
@@ -247,6 +289,21 @@ impl Default for TemplatesConfig {
             wait: Duration::from_secs(45),
             code_interpreter: Recipe::code_interpreter(),
             build_env: Vec::new(),
+        }
+    }
+}
+
+impl Default for ImagesConfig {
+    fn default() -> Self {
+        Self {
+            rule: ImageRule {
+                allow: vec![ImagePattern::every()],
+                pull: PullMode::Never,
+            },
+            keys: BTreeMap::new(),
+            // SDKs wait a minute for an answer.
+            wait: Duration::from_secs(45),
+            registries: RegistrySettings::of_this_process(),
         }
     }
 }

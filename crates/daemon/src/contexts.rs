@@ -65,6 +65,7 @@ impl ContextTable {
             has_zygote,
         };
         let contexts = Contexts::new(processes, CellLimits::default());
+        let contexts = contexts.working_in(entry.specification().work_directory().to_owned());
         // Nobody has started a driver in one of ours before.
         let contexts = Arc::new(match entry.is_adopted() {
             true => contexts,

@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use offleash_core::id::SandboxName;
 use offleash_interpreter::language::Language;
-use offleash_store::HeldTemplate;
 use offleash_supervisor::clock::{after, own_ms};
 
 use crate::caller::Caller;
 use crate::config::DaemonConfig;
 use crate::error::DaemonError;
 use crate::history::{EventNote, who};
-use crate::origin::TemplateOrigin;
+use crate::origin::{HeldOrigin, TemplateOrigin};
 use crate::random;
 use crate::registry::{EventKind, SandboxRow};
 use crate::request::{CreateRequest, NAME_LABEL, OnTimeout};
@@ -40,8 +39,8 @@ pub(crate) struct CreateSpec {
     pub(crate) request: CreateRequest,
     pub(crate) specification: Specification,
     pub(crate) timeout: Duration,
-    /// What was built that it is of.
-    pub(crate) template: Option<HeldTemplate>,
+    /// What it is of.
+    pub(crate) held: HeldOrigin,
 }
 
 impl CreateSpec {
@@ -62,18 +61,19 @@ impl CreateSpec {
             request,
             specification,
             timeout,
-            template: None,
+            held: HeldOrigin::Base,
         })
     }
 
     /// What it is of.
     pub(crate) fn origin(&self) -> TemplateOrigin {
-        TemplateOrigin::of(self.template.as_ref())
+        self.held.origin()
     }
 
     /// Whether it asks for nothing that members of the warm pool have not.
     pub(crate) fn is_usual(&self, config: &DaemonConfig) -> bool {
         self.specification.limits == config.default_limits
+            && !self.held.is_image()
             && !self.specification.allow_ptrace
             && !(self.is_late() && self.has_context(config))
     }
@@ -86,7 +86,7 @@ impl CreateSpec {
 
     /// Whether sandboxes like it are to have a context that is ready.
     fn has_context(&self, config: &DaemonConfig) -> bool {
-        let recipe = self.template.as_ref().map(|template| &template.record().recipe);
+        let recipe = self.held.template().map(|template| &template.record().recipe);
         config.pool.ready_imports(&self.origin().template, recipe).is_some()
     }
 
@@ -111,7 +111,13 @@ impl CreateSpec {
     pub(crate) fn created(&self, made: &Specification) -> EventNote {
         let (by, template, level) = (who(&self.caller), &self.request.template, &made.level);
         let line = match &self.specification.fork_of {
-            None => format!("created by {by} from template `{template}`, isolated by `{level}`"),
+            None => match &self.held {
+                HeldOrigin::Image(image) => {
+                    let (name, digest) = (image.shown(), &image.digest);
+                    format!("created by {by} from image `{name}` ({digest}), isolated by `{level}`")
+                }
+                _ => format!("created by {by} from template `{template}`, isolated by `{level}`"),
+            },
             Some(source) => format!("forked by {by} from sandbox `{source}`, isolated by `{level}`"),
         };
         EventNote::new(EventKind::Created, line)

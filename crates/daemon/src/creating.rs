@@ -12,8 +12,10 @@ use crate::daemon_core::DaemonCore;
 use crate::ending::SandboxEnder;
 use crate::error::DaemonError;
 use crate::history::EndCause;
+use crate::images::ImageService;
 use crate::jobs::CallerPresence;
 use crate::making::SandboxMaker;
+use crate::origin::{HeldOrigin, image_name};
 use crate::pool::ReadyPool;
 use crate::random;
 use crate::request::CreateRequest;
@@ -32,6 +34,7 @@ pub(crate) struct SandboxCreator {
     admission: Arc<AdmissionControl>,
     pool: Arc<ReadyPool>,
     templates: Arc<TemplateStore>,
+    images: Arc<ImageService>,
     maker: Arc<SandboxMaker>,
     ender: Arc<SandboxEnder>,
 }
@@ -43,6 +46,7 @@ impl SandboxCreator {
         admission: Arc<AdmissionControl>,
         pool: Arc<ReadyPool>,
         templates: Arc<TemplateStore>,
+        images: Arc<ImageService>,
         maker: Arc<SandboxMaker>,
         ender: Arc<SandboxEnder>,
     ) -> Self {
@@ -52,6 +56,7 @@ impl SandboxCreator {
             admission,
             pool,
             templates,
+            images,
             maker,
             ender,
         }
@@ -60,7 +65,7 @@ impl SandboxCreator {
     /// Makes a sandbox, or hands out one that was made ahead.
     ///
     /// # Errors
-    /// `Invalid`, `UnknownTemplate`, `Unsupported`, `QuotaExceeded`, `Overloaded`, `Draining`, `Supervisor`.
+    /// `Invalid`, `UnknownTemplate`, those of images, `Unsupported`, `QuotaExceeded`, `Overloaded`, `Draining`, `Supervisor`.
     pub(crate) async fn create(
         self: &Arc<Self>,
         caller: &Caller,
@@ -71,7 +76,14 @@ impl SandboxCreator {
         }
         let mut spec = CreateSpec::of(caller, request, &self.config)?;
         // It stays in place until the sandbox itself holds it.
-        spec.template = self.templates.ready(&spec.request.template).await?;
+        spec.held = match image_name(&spec.request.template) {
+            Some(image) => {
+                // It may be pulled, which takes room.
+                self.admission.check()?;
+                HeldOrigin::Image(self.images.ready(caller, image).await?)
+            }
+            None => self.templates.ready(&spec.request.template).await?.into(),
+        };
         spec.specification.build = spec.origin().build;
         let listener = CallerPresence::default();
         let (creator, listens) = (Arc::clone(self), listener.is_there());

@@ -24,6 +24,7 @@ use crate::filling::PoolFiller;
 use crate::forking::SandboxForker;
 use crate::history::EndCause;
 use crate::host::SandboxHost;
+use crate::images::ImageService;
 use crate::jobs::JobTracker;
 use crate::key_revocation::KeyRevocation;
 use crate::keys;
@@ -191,6 +192,7 @@ impl DaemonServices {
             config.templates.clone(),
             config.build_watcher.clone(),
         ));
+        let images = Arc::new(ImageService::new(Arc::clone(&core.host), config.images.clone()));
         let ender = Arc::new(SandboxEnder::new(
             core.clone(),
             Arc::clone(&pool),
@@ -227,6 +229,7 @@ impl DaemonServices {
             Arc::clone(&admission),
             Arc::clone(&pool),
             Arc::clone(&templates),
+            Arc::clone(&images),
             Arc::clone(&maker),
             Arc::clone(&ender),
         ));
@@ -235,6 +238,7 @@ impl DaemonServices {
             Arc::clone(&config),
             Arc::clone(&admission),
             Arc::clone(&templates),
+            images,
             Arc::clone(&contexts),
             Arc::clone(&maker),
             Arc::clone(&ender),

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use offleash_core::error::{ErrorKind, Explained};
+use offleash_images::ImageError;
 use offleash_store::StateError;
 use offleash_supervisor::service::error::SupervisorError;
 use offleash_supervisor::templates::TemplateError;
@@ -149,6 +150,43 @@ pub enum DaemonError {
         /// The template.
         name: String,
     },
+    /// There is no such image.
+    #[error("there is no image `{}` on this server", .name.escape_debug())]
+    UnknownImage {
+        /// What was asked for.
+        name: String,
+    },
+    /// The server's configuration does not let the caller use the image.
+    #[error("this server does not allow the image `{}`", .name.escape_debug())]
+    ImageNotAllowed {
+        /// What was asked for.
+        name: String,
+    },
+    /// The image is being pulled or unpacked, which is done once for all.
+    #[error("image `{}` is being pulled or unpacked; try again in a moment", .name.escape_debug())]
+    ImageFetching {
+        /// The image.
+        name: String,
+        /// After how long it may be worth a try.
+        retry_after: Duration,
+    },
+    /// The image could not be pulled or unpacked.
+    #[error("image `{}` could not be made ready: {message}", .name.escape_debug())]
+    ImageFailed {
+        /// The image.
+        name: String,
+        /// What kind of failure it is.
+        kind: ErrorKind,
+        /// What was tried, and why it failed.
+        message: String,
+        /// What to do.
+        hint: Option<String>,
+        /// Whether that says nothing of this machine.
+        is_about_image: bool,
+    },
+    /// Something of an image failed.
+    #[error("the images cannot be used")]
+    Images(#[from] ImageError),
     /// Something of a template failed.
     #[error("the templates cannot be used")]
     Templates(#[from] TemplateError),
@@ -264,7 +302,10 @@ impl DaemonError {
 impl Explained for DaemonError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::NotFound { .. } | Self::UnknownTemplate { .. } | Self::UnknownSecret { .. } => ErrorKind::NotFound,
+            Self::NotFound { .. }
+            | Self::UnknownTemplate { .. }
+            | Self::UnknownImage { .. }
+            | Self::UnknownSecret { .. } => ErrorKind::NotFound,
             Self::Conflict { .. }
             | Self::NameTaken { .. }
             | Self::SecretExists { .. }
@@ -272,17 +313,21 @@ impl Explained for DaemonError {
             | Self::AlreadyRunning
             | Self::TemplateInUse { .. } => ErrorKind::Conflict,
             Self::QuotaExceeded { .. } => ErrorKind::Exhausted,
-            Self::NotCopied { kind, .. } | Self::Contexts { kind, .. } => *kind,
+            Self::NotCopied { kind, .. } | Self::Contexts { kind, .. } | Self::ImageFailed { kind, .. } => *kind,
             Self::Overloaded { .. }
             | Self::Full { .. }
             | Self::Short { .. }
             | Self::Draining
             | Self::TemplateBuilding { .. }
+            | Self::ImageFetching { .. }
             | Self::TemplateFailed { .. } => ErrorKind::Unavailable,
             Self::Templates(source) => source.kind(),
+            Self::Images(source) => source.kind(),
             Self::Invalid { .. } => ErrorKind::Invalid,
             Self::Unsupported { .. } => ErrorKind::Unsupported,
-            Self::Unauthorized | Self::Forbidden { .. } | Self::NotAllowed { .. } => ErrorKind::Denied,
+            Self::Unauthorized | Self::Forbidden { .. } | Self::NotAllowed { .. } | Self::ImageNotAllowed { .. } => {
+                ErrorKind::Denied
+            }
             Self::Supervisor { .. } | Self::Host { .. } => ErrorKind::Internal,
             Self::Store(source) => source.kind(),
             Self::State(source) => source.kind(),
@@ -301,7 +346,16 @@ impl Explained for DaemonError {
                 kind: ErrorKind::Exhausted,
                 ..
             } => Some("remove files in it that are not needed".into()),
-            Self::Contexts { hint, .. } => hint.clone(),
+            Self::UnknownImage { .. } => Some(
+                "`offleash image pull NAME` on the server's machine fetches it, with the server's state directory; \
+                 `images.pull = \"missing\"` in the server's configuration lets the server do so"
+                    .into(),
+            ),
+            Self::ImageNotAllowed { .. } => Some(
+                "`images.allow` in the server's configuration, or that of the key in `images.keys`, allows it".into(),
+            ),
+            Self::Images(source) => source.hint(),
+            Self::Contexts { hint, .. } | Self::ImageFailed { hint, .. } => hint.clone(),
             Self::Store(source) => source.hint(),
             Self::State(source) => source.hint(),
             _ => None,

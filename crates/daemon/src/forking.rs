@@ -15,7 +15,6 @@ use offleash_core::error::Explained as _;
 use offleash_core::id::{SandboxName, SandboxNameError};
 use offleash_core::log_level::LogLevel;
 use offleash_core::units::Bytes;
-use offleash_interpreter::contexts::DEFAULT_CWD;
 use offleash_interpreter::error::ContextError;
 use offleash_interpreter::process::ProcessError;
 use offleash_interpreter::state::{HeldContexts, SaveOptions, SavedContext};
@@ -36,8 +35,10 @@ use crate::daemon_core::DaemonCore;
 use crate::ending::SandboxEnder;
 use crate::error::DaemonError;
 use crate::history::{EndCause, who};
+use crate::images::ImageService;
 use crate::jobs::CallerPresence;
 use crate::making::SandboxMaker;
+use crate::origin::{HeldOrigin, image_name};
 use crate::random;
 use crate::registry::{Change, SandboxState};
 use crate::request::{CreateRequest, LimitsRequest, NAME_LABEL, NetworkSettings, OnTimeout};
@@ -137,6 +138,7 @@ pub(crate) struct SandboxForker {
     config: Arc<DaemonConfig>,
     admission: Arc<AdmissionControl>,
     templates: Arc<TemplateStore>,
+    images: Arc<ImageService>,
     contexts: Arc<ContextTable>,
     maker: Arc<SandboxMaker>,
     ender: Arc<SandboxEnder>,
@@ -150,6 +152,7 @@ impl SandboxForker {
         config: Arc<DaemonConfig>,
         admission: Arc<AdmissionControl>,
         templates: Arc<TemplateStore>,
+        images: Arc<ImageService>,
         contexts: Arc<ContextTable>,
         maker: Arc<SandboxMaker>,
         ender: Arc<SandboxEnder>,
@@ -159,6 +162,7 @@ impl SandboxForker {
             config,
             admission,
             templates,
+            images,
             contexts,
             maker,
             ender,
@@ -242,9 +246,11 @@ impl SandboxForker {
         timeout: Duration,
     ) -> Result<CreateSpec, DaemonError> {
         let (mut row, specification) = (source.row(), source.specification());
-        let template = self.templates.ready(&row.template).await?;
-        let build = template.as_ref().map(|template| template.record().build.clone());
-        if build != specification.build {
+        let held = match (image_name(&row.template), &specification.build) {
+            (Some(image), Some(digest)) => HeldOrigin::Image(self.images.pinned(image, digest).await?),
+            _ => self.templates.ready(&row.template).await?.into(),
+        };
+        if held.origin().build != specification.build {
             // What it wrote says nothing of what lies below.
             return Err(DaemonError::conflict(
                 &row.id,
@@ -290,7 +296,7 @@ impl SandboxForker {
                 ..Specification::clone(&specification)
             },
             timeout,
-            template,
+            held,
         })
     }
 
@@ -407,7 +413,7 @@ impl SandboxForker {
                 CarriedContexts::Possible => true,
                 CarriedContexts::Nothing => return Ok(None),
             },
-            ..SaveOptions::new(DEFAULT_CWD)
+            ..SaveOptions::new(source.specification().work_directory())
         };
         let contexts = self.contexts.of(source);
         let count = contexts

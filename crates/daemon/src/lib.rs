@@ -23,6 +23,7 @@ mod filling;
 mod forking;
 mod history;
 mod host;
+mod images;
 mod jobs;
 mod key_revocation;
 mod keys;
@@ -57,7 +58,8 @@ mod zygotes;
 
 pub use self::caller::{Caller, LOCAL_KEY};
 pub use self::config::{
-    AdmissionConfig, DaemonConfig, ForksConfig, PoolConfig, TemplatePool, TemplatesConfig, ZygotesConfig,
+    AdmissionConfig, DaemonConfig, ForksConfig, ImageRule, ImagesConfig, PoolConfig, PullMode, TemplatePool,
+    TemplatesConfig, ZygotesConfig,
 };
 pub use self::contexts::{SandboxContexts, SandboxProcesses, SandboxStream, is_driver_tag};
 pub use self::daemon::Daemon;
@@ -65,7 +67,7 @@ pub use self::error::DaemonError;
 pub use self::forking::{CarriedContexts, ForkRequest, ForkResults, MAX_FORKS};
 pub use self::keys::KeyStore;
 pub use self::listing::{ListFilter, MAX_LISTED};
-pub use self::origin::BASE_TEMPLATE;
+pub use self::origin::{BASE_TEMPLATE, IMAGE_PREFIX};
 pub use self::readiness::ReadinessObstacle;
 pub use self::records::LogsRequest;
 pub use self::registry::{ApiKey, EventKind, KeyRow, Quota, Scope, Scopes};

@@ -27,7 +27,7 @@ use crate::error::DaemonError;
 use crate::history;
 use crate::launch::{Process, Started};
 use crate::network;
-use crate::origin::TemplateOrigin;
+use crate::origin::{TemplateOrigin, image_name};
 use crate::random;
 use crate::registry::{Change, SandboxState};
 use crate::request::NetworkSettings;
@@ -116,7 +116,7 @@ impl SandboxMaker {
     /// What follows when a sandbox was made for a caller.
     pub(crate) fn settle(&self, entry: &SandboxEntry, spec: &CreateSpec) {
         self.tally.created.fetch_add(1, Ordering::Relaxed);
-        if let Some(template) = &spec.template {
+        if let Some(template) = spec.held.template() {
             if let Some(note) = templates::note(template) {
                 self.core.registry.log(entry.name(), LogLevel::Warn, note);
             }
@@ -269,12 +269,16 @@ impl SandboxMaker {
         &self,
         entry: &SandboxEntry,
         spec: Option<&CreateSpec>,
-        MadeSandbox { hello, descent, .. }: MadeSandbox,
+        MadeSandbox {
+            hello, descent, cwd, ..
+        }: MadeSandbox,
     ) -> Result<(), DaemonError> {
         let specification = Specification {
             zygote: descent.zygote(),
             level: hello.level.to_string(),
             not_enforced: hello.not_enforced,
+            // Where those of templates start is known.
+            cwd: image_name(&entry.template()).map(|_| cwd.as_os_str().to_string_lossy().into_owned()),
             ..Specification::clone(&entry.specification())
         };
         let mut row = entry.row();
@@ -326,7 +330,7 @@ impl SandboxMaker {
             id: entry.id().clone(),
             state: host.state_text(),
             directory: host.directory_text(entry.id()),
-            template: templates::of_row(&entry.template()),
+            template: templates::of_origin(&entry.origin()),
             // Each command is given them: a sandbox that was made ahead does not know them.
             env: Vec::new(),
             level: config.level,

@@ -1,17 +1,59 @@
-//! What a sandbox is made from: a build of a template, or the base.
+//! What a sandbox is made from: a build of a template, the base, or an image.
 
+use offleash_images::HeldImage;
 use offleash_store::HeldTemplate;
 
 /// The template that is always there.
 pub const BASE_TEMPLATE: &str = "base";
 
+/// What is before the name of an image where a template is named. No template has a colon in its name.
+pub const IMAGE_PREFIX: &str = "image:";
+
 /// What a sandbox is made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TemplateOrigin {
-    /// The template's name.
+    /// The template's name, or the image's behind [`IMAGE_PREFIX`].
     pub(crate) template: String,
-    /// Which build of it; the base has none.
+    /// Which build of it, or the digest of the image's manifest; the base has none.
     pub(crate) build: Option<String>,
+}
+
+/// What a sandbox is to be made from; it stays as long as this is held.
+#[derive(Debug)]
+pub(crate) enum HeldOrigin {
+    Base,
+    Template(HeldTemplate),
+    Image(HeldImage),
+}
+
+impl HeldOrigin {
+    /// The template, if it is one that was built.
+    pub(crate) fn template(&self) -> Option<&HeldTemplate> {
+        match self {
+            Self::Template(template) => Some(template),
+            Self::Base | Self::Image(_) => None,
+        }
+    }
+
+    pub(crate) fn is_image(&self) -> bool {
+        matches!(self, Self::Image(_))
+    }
+
+    pub(crate) fn origin(&self) -> TemplateOrigin {
+        match self {
+            Self::Image(image) => TemplateOrigin {
+                template: format!("{IMAGE_PREFIX}{}", image.shown()),
+                build: Some(image.digest.to_string()),
+            },
+            other => TemplateOrigin::of(other.template()),
+        }
+    }
+}
+
+impl From<Option<HeldTemplate>> for HeldOrigin {
+    fn from(template: Option<HeldTemplate>) -> Self {
+        template.map_or(Self::Base, Self::Template)
+    }
 }
 
 impl TemplateOrigin {
@@ -27,4 +69,9 @@ impl TemplateOrigin {
     pub(crate) fn base() -> Self {
         Self::of(None)
     }
+}
+
+/// The image that is named where a template is; `None` for a template.
+pub(crate) fn image_name(template: &str) -> Option<&str> {
+    template.strip_prefix(IMAGE_PREFIX)
 }

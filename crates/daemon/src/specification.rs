@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use offleash_core::spec::ProcessRef;
+use offleash_interpreter::contexts::DEFAULT_CWD;
 use offleash_supervisor::clock::now_ms;
 use serde::{Deserialize, Serialize};
 
@@ -26,8 +27,10 @@ pub(crate) struct Specification {
     pub(crate) network_pending: bool,
     /// What was left of its time when it was last paused, milliseconds.
     pub(crate) left_ms: Option<i64>,
-    /// Which build of its template a member of the warm pool is of.
+    /// Which build of its template it is of, or the digest of the manifest of its image.
     pub(crate) build: Option<String>,
+    /// Where commands start in a sandbox of an image that are not told where; the home of the usual user if absent.
+    pub(crate) cwd: Option<String>,
     /// The zygote below which it was made, by that one's first process.
     pub(crate) zygote: Option<ProcessRef>,
     /// The sandbox whose files it begins with; they are copied before it is made.
@@ -73,11 +76,17 @@ impl Specification {
             network_pending: false,
             left_ms: None,
             build: None,
+            cwd: None,
             zygote: None,
             fork_of: None,
             level: String::new(),
             not_enforced: BTreeMap::new(),
         }
+    }
+
+    /// Where contexts of code work that are not told where.
+    pub(crate) fn work_directory(&self) -> &str {
+        self.cwd.as_deref().unwrap_or(DEFAULT_CWD)
     }
 
     /// How long it had left to live when it was last paused, if any time.
@@ -257,6 +266,7 @@ mod tests {
             allow_ptrace: true,
             left_ms: Some(7),
             build: Some("1".to_owned()),
+            cwd: Some("/work".to_owned()),
             zygote: Some(ProcessRef { pid: 7, start_ticks: 9 }),
             fork_of: Some("i1".to_owned()),
             level: "process".to_owned(),

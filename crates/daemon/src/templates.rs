@@ -22,7 +22,7 @@ use crate::config::TemplatesConfig;
 use crate::error::DaemonError;
 use crate::host::SandboxHost;
 use crate::jobs::blocking;
-use crate::origin::BASE_TEMPLATE;
+use crate::origin::{BASE_TEMPLATE, TemplateOrigin, image_name};
 
 /// After how long a create that was answered so may be tried again. E2B's SDKs have a minute for all tries of a request: with less
 /// than this left they tell what was answered, and not that time ran out.
@@ -220,9 +220,15 @@ pub(crate) fn named(name: &str) -> Result<Option<TemplateName>, DaemonError> {
         .map_err(|_| DaemonError::UnknownTemplate { name: name.to_owned() })
 }
 
-/// What a supervisor is told whose row says this.
-pub(crate) fn of_row(template: &str) -> Template {
-    template.parse().map_or(Template::Base, Template::Built)
+/// What a supervisor is told of a sandbox with this origin.
+pub(crate) fn of_origin(origin: &TemplateOrigin) -> Template {
+    match (image_name(&origin.template), &origin.build) {
+        (Some(name), Some(digest)) => Template::Image {
+            name: name.to_owned(),
+            digest: digest.clone(),
+        },
+        _ => origin.template.parse().map_or(Template::Base, Template::Built),
+    }
 }
 
 /// What is to be noted of a sandbox whose template was built on other packages than the host has.

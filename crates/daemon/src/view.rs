@@ -22,8 +22,12 @@ pub enum VisibleState {
 pub struct SandboxView {
     /// Its id, 20 characters of `[a-z0-9]`, the first an `i`.
     pub id: String,
-    /// Its template.
+    /// Its template, or the name of its image behind [`crate::IMAGE_PREFIX`].
     pub template: String,
+    /// The digest of the manifest of its image; `None` where it is of a template.
+    pub image_digest: Option<String>,
+    /// Where commands start in it that are not told where.
+    pub cwd: String,
     /// What it does.
     pub state: VisibleState,
     /// When it was handed out.

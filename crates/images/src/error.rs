@@ -235,6 +235,21 @@ impl ImageError {
         }
     }
 
+    /// Whether it is about an image and its registry alone, and says nothing of this machine.
+    pub fn is_about_image(&self) -> bool {
+        match self {
+            Self::Layer { source, .. } => source.kind() == ErrorKind::Denied,
+            Self::InUse { .. }
+            | Self::Busy { .. }
+            | Self::Ids { .. }
+            | Self::Credentials { .. }
+            | Self::Setting { .. }
+            | Self::File { .. }
+            | Self::Removing(_) => false,
+            _ => true,
+        }
+    }
+
     pub(crate) fn malformed(what: &'static str, reason: impl ToString) -> Self {
         Self::Malformed {
             what,
@@ -274,7 +289,9 @@ impl Explained for ImageError {
             Self::Removing(error) => return error.hint(),
             Self::Missing { .. } => "`offleash image ls` lists the images, `offleash image pull NAME` fetches one",
             Self::Ambiguous { .. } => "write more of the id, or the image's name",
-            Self::InUse { .. } => "end the runs that use it first; `offleash runs` lists them",
+            Self::InUse { .. } => {
+                "end the runs and sandboxes that use it first; `offleash runs` and `offleash ls` list them"
+            }
             Self::Busy { .. } => "try again when it is done",
             Self::Unknown { .. } => {
                 "check name and tag; a registry says the same of what may not be seen without credentials, which \

@@ -4,6 +4,7 @@ mod digest;
 mod error;
 mod load;
 mod manifest;
+mod pattern;
 mod progress;
 mod pull;
 mod reference;
@@ -16,9 +17,12 @@ pub use digest::{DigestError, ImageDigest};
 pub use error::ImageError;
 pub use load::{LoadOrder, LoadSource, stem_of};
 pub use manifest::ImageConfig;
+pub use pattern::{ImagePattern, PatternError};
 pub use progress::{ImageProgress, NoProgress, ProgressStep};
 pub use pull::{PullOrder, PulledImage};
 pub use reference::{DEFAULT_REGISTRY, ImageReference, ReferenceError};
 pub use registry::{MirrorSetting, RegistrySettings};
-pub use store::{IdNamespace, ImageLease, ImageListing, ImageRecord, ImageRoot, ImageStore, PruneReport, RemovedImage};
+pub use store::{
+    HeldImage, IdNamespace, ImageLease, ImageListing, ImageRecord, ImageRoot, ImageStore, PruneReport, RemovedImage,
+};
 pub use unpack::{LayerError, LayerOwnership, LayerRefusal, LayerReport, UnpackLimits};

@@ -250,24 +250,26 @@ impl Language {
     pub fn recipe(self) -> &'static str {
         match self {
             Self::Python => {
-                "install Python 3.9 or newer on the machine, or make a template that has it: `offleash template build \
+                "install Python 3.9 or newer on the machine, use an image that has it, or make a template that does: `offleash template build \
                  --from-host --name code-interpreter --pip ipython,numpy,pandas,matplotlib`"
             }
             Self::JavaScript => {
-                "install Node 18 or newer on the machine, or make a template that has it: `offleash template build \
+                "install Node 18 or newer on the machine, use an image that has it, or make a template that does: `offleash template build \
                  --from-host --name node --apt nodejs`"
             }
             Self::TypeScript => {
-                "install Node 22.13 or newer on the machine, or make a template that has an older one with its \
-                 package for TypeScript: `offleash template build --from-host --name node --npm typescript@5`"
+                "install Node 22.13 or newer on the machine, use an image that has it, or make a template that has an \
+                 older one with its package for TypeScript: `offleash template build --from-host --name node --npm typescript@5`"
             }
-            Self::Bash => "install Bash 5.0 or newer and GNU coreutils on the machine, or use a root that has them",
+            Self::Bash => {
+                "install Bash 5.0 or newer and GNU coreutils on the machine, or use a root or an image that has them"
+            }
             Self::R => {
-                "install R 4.0 or newer and Bash on the machine, or make a template that has them: `offleash template \
+                "install R 4.0 or newer and Bash on the machine, use an image that has them, or make a template that does: `offleash template \
                  build --from-host --name r --apt r-base-core`"
             }
             Self::Java => {
-                "install Java 17 or newer with its compiler, and Bash, on the machine, or make a template that has them: \
+                "install Java 17 or newer with its compiler, and Bash, on the machine, use an image that has them, or make a template that does: \
                  `offleash template build --from-host --name java --apt default-jdk-headless`"
             }
         }

@@ -86,6 +86,14 @@ pub(super) fn directory(root: &RootChoice) -> Option<PathBuf> {
     }
 }
 
+/// Where programs start that nothing says it of: the home of their user, or the root where an image does not have that.
+pub(super) fn home<'a>(root: &RootChoice, home: &'a Path, view: PlanView<'_>) -> &'a Path {
+    match root {
+        RootChoice::Image(_) if view.resolve(home).is_none() => Path::new("/"),
+        _ => home,
+    }
+}
+
 /// Where an image has its programs, if it says so.
 pub(super) fn search_path(root: &RootChoice) -> Option<Vec<PathBuf>> {
     let RootChoice::Image(image) = root else { return None };

@@ -109,8 +109,8 @@ fn resolve_for(
     rules::deny(&spec.paths, anchors, workspace.as_deref(), &mut tree)?;
     hide_state(host, &mut tree);
 
-    let cwd =
-        image::directory(&spec.root).unwrap_or_else(|| workspace::directory(workspace.as_deref(), host, &user.home));
+    let start = image::home(&spec.root, &user.home, tree.view());
+    let cwd = image::directory(&spec.root).unwrap_or_else(|| workspace::directory(workspace.as_deref(), host, start));
     let search_path = environment::search_path(&spec.root, &added);
     if let Some(program) = program {
         let found = program_search::find(program, &search_path, &cwd, tree.view());

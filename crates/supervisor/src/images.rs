@@ -1,5 +1,7 @@
 //! Images as roots of sandboxes: whose ids their files have, and what a run is to know of them.
 
+mod fetch;
+
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +13,8 @@ use offleash_isolation::process;
 
 use offleash_planner::base::{BaseError, prepare};
 use offleash_planner::{BasePart, BaseTemplate};
+
+pub use self::fetch::{FETCH_ROLE, FetchAnswer, FetchOrder, fetch};
 
 /// The largest lists of users and groups that are read.
 const MAX_ACCOUNTS: u64 = 1 << 20;
@@ -43,7 +47,23 @@ pub fn usual_ownership() -> LayerOwnership {
 /// # Errors
 /// When it is not, or cannot be unpacked; when it names a user that it does not have.
 pub fn specify(store: &ImageStore, name: &str) -> Result<ImageSpec, ImageError> {
-    let root = store.open_image(name, usual_ownership(), &CallerIds, &NoProgress)?;
+    specify_root(store.open_image(name, usual_ownership(), &CallerIds, &NoProgress)?)
+}
+
+/// The same of the image with that digest, which was called `name`, for a sandbox without a workspace: it has a range of ids
+/// where the caller has one.
+pub(crate) fn specify_pinned(state: &Path, name: &str, digest: &str) -> Result<ImageSpec, ImageError> {
+    let store = ImageStore::in_directory(state)?;
+    let open = |ownership| store.open_digest(name, digest, ownership, &CallerIds, &NoProgress);
+    let root = match open(LayerOwnership::Owned) {
+        // What a running sandbox needs may be all that is left of it: layers in the form that this has.
+        Err(ImageError::Ids { .. } | ImageError::MissingBlob { .. }) => open(LayerOwnership::Flat),
+        opened => opened,
+    };
+    specify_root(root?)
+}
+
+fn specify_root(root: ImageRoot) -> Result<ImageSpec, ImageError> {
     let text = |path| {
         let bytes = root.read_file(path, MAX_ACCOUNTS)?.unwrap_or_default();
         Ok::<_, ImageError>(String::from_utf8_lossy(&bytes).into_owned())
@@ -151,7 +171,8 @@ pub(crate) fn open(state: &Path, image: &ImageSpec, ids: IdChoice) -> Result<Ima
         IdChoice::Range => LayerOwnership::Owned,
         IdChoice::Single => LayerOwnership::Flat,
     };
-    ImageStore::in_directory(state)?.open_image(&image.digest, ownership, &CallerIds, &NoProgress)
+    let store = ImageStore::in_directory(state)?;
+    store.open_digest(&image.name, &image.digest, ownership, &CallerIds, &NoProgress)
 }
 
 /// What a root of the image consists of whose writable layer is in `layer`.

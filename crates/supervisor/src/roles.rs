@@ -10,6 +10,7 @@ pub use offleash_isolation::limits::SUPERVISE_COMMAND;
 use offleash_protocol::Dialogue;
 use serde::{Deserialize, Serialize};
 
+use crate::images::FETCH_ROLE;
 use crate::templates::BUILD_ROLE;
 
 /// A role.
@@ -29,10 +30,12 @@ pub enum SupervisorRole {
     MeasureLayer,
     /// Builds a template.
     BuildTemplate,
+    /// Makes an image ready: pulls it and unpacks it.
+    FetchImage,
 }
 
 impl SupervisorRole {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Sandbox,
         Self::Local,
         Self::Prewarmed,
@@ -40,6 +43,7 @@ impl SupervisorRole {
         Self::RemoveLayer,
         Self::MeasureLayer,
         Self::BuildTemplate,
+        Self::FetchImage,
     ];
 
     /// Its word behind the command.
@@ -52,6 +56,7 @@ impl SupervisorRole {
             Self::RemoveLayer => "remove-layer",
             Self::MeasureLayer => MEASURE_ROLE,
             Self::BuildTemplate => BUILD_ROLE,
+            Self::FetchImage => FETCH_ROLE,
         }
     }
 

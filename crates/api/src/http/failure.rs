@@ -25,13 +25,21 @@ pub(crate) fn refusal(journal: &dyn Journal, error: &DaemonError, is_owner: bool
     let status = status(error);
     let told = ApiRefusal::new(status, message(error, is_owner));
     // The owner must hear of what ran out, too.
-    if is_ours(status) || matches!(error, DaemonError::Short { .. }) {
+    let is_of_the_machine = matches!(
+        error,
+        DaemonError::Short { .. }
+            | DaemonError::ImageFailed {
+                is_about_image: false,
+                ..
+            }
+    );
+    if is_ours(status) || is_of_the_machine {
         record(journal, &told.message, error);
     }
     match error {
-        DaemonError::Overloaded { retry_after, .. } | DaemonError::TemplateBuilding { retry_after, .. } => {
-            told.retry_after(*retry_after)
-        }
+        DaemonError::Overloaded { retry_after, .. }
+        | DaemonError::TemplateBuilding { retry_after, .. }
+        | DaemonError::ImageFetching { retry_after, .. } => told.retry_after(*retry_after),
         DaemonError::Full { .. } => told.retry_after(LATER),
         DaemonError::Draining | DaemonError::Short { .. } => told.retry_after(SOON),
         DaemonError::GuestUnresponsive { .. } => told.with_error_code(GUEST_UNRESPONSIVE).final_answer(),
@@ -88,9 +96,27 @@ pub(crate) fn of_kind(kind: ErrorKind) -> StatusCode {
 fn message(error: &DaemonError, is_owner: bool) -> String {
     match (error, error.hint()) {
         // Hints of other errors are for whoever sits at the machine.
-        (DaemonError::Unauthorized | DaemonError::Contexts { .. } | DaemonError::NotAllowed { .. }, Some(hint)) => {
-            format!("{error}; {hint}")
+        (
+            DaemonError::Unauthorized
+            | DaemonError::Contexts { .. }
+            | DaemonError::NotAllowed { .. }
+            | DaemonError::UnknownImage { .. }
+            | DaemonError::ImageNotAllowed { .. },
+            Some(hint),
+        ) => format!("{error}; {hint}"),
+        // What it says of the machine is for its owner.
+        (
+            DaemonError::ImageFailed {
+                name, is_about_image, ..
+            },
+            _,
+        ) if !is_owner && !is_about_image => {
+            format!(
+                "image `{}` could not be made ready; the server's log says why",
+                name.escape_debug()
+            )
         }
+        (DaemonError::ImageFailed { .. }, Some(hint)) => format!("{error}; {hint}"),
         (DaemonError::Full { .. }, Some(hint)) if is_owner => format!("{error}; {hint}"),
         _ => error.to_string(),
     }

@@ -34,6 +34,8 @@ pub(super) struct CreateArguments {
     /// What is installed in it; `code-interpreter` has numpy, pandas, matplotlib, scipy and scikit-learn.
     #[schemars(extend("default" = "base"))]
     pub(super) template: Option<String>,
+    /// Image of containers that it is of instead of a template, such as `python:3.12-slim`; one that the server has, or pulls.
+    pub(super) image: Option<String>,
     /// Whether it may reach public addresses.
     pub(super) internet: Option<bool>,
     /// Variables of the environment for everything that runs in it.

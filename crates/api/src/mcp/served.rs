@@ -6,9 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use offleash_core::template::TemplateName;
 use offleash_daemon::{
-    Caller, CarriedContexts, CreateRequest, Daemon, ForkRequest, NetworkSettings, SandboxView, Scope,
+    Caller, CarriedContexts, CreateRequest, Daemon, ForkRequest, IMAGE_PREFIX, NetworkSettings, SandboxView, Scope,
 };
-use offleash_interpreter::contexts::DEFAULT_CWD;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::backing::{CreateArguments, OpenedSandbox, SandboxBacking};
@@ -52,7 +51,7 @@ impl ServedSandboxes {
             supervisor,
             contexts,
             env: view.env,
-            cwd: DEFAULT_CWD.to_owned(),
+            cwd: view.cwd,
             remedy: REMEDY,
         })
     }
@@ -73,9 +72,11 @@ impl SandboxBacking for ServedSandboxes {
     const CAN_FORK: bool = true;
 
     async fn create(&self, new: CreateArguments) -> Result<OpenedSandbox, ToolError> {
-        let template = match new.template {
-            Some(template) => template,
-            None => self.usual_template().await,
+        let template = match (new.image, new.template) {
+            (Some(_), Some(_)) => return Err(ToolError::new("`image` and `template` exclude each other")),
+            (Some(image), None) => format!("{IMAGE_PREFIX}{image}"),
+            (None, Some(template)) => template,
+            (None, None) => self.usual_template().await,
         };
         let request = CreateRequest {
             template,

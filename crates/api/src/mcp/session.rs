@@ -313,7 +313,11 @@ fn told_of(opened: &OpenedSandbox) -> String {
 
 impl CreateArguments {
     fn is_usual(&self) -> bool {
-        self.template.is_none() && self.internet.is_none() && self.env.is_none() && self.timeout_seconds.is_none()
+        self.template.is_none()
+            && self.image.is_none()
+            && self.internet.is_none()
+            && self.env.is_none()
+            && self.timeout_seconds.is_none()
     }
 }
 

@@ -3,8 +3,8 @@
 use http::{Response, StatusCode};
 use offleash_core::id::{SandboxName, SandboxNameError};
 use offleash_daemon::{
-    Caller, CarriedContexts, CreateRequest, Daemon, ForkRequest, LimitsRequest, NetworkSettings, OnTimeout,
-    VisibleState,
+    Caller, CarriedContexts, CreateRequest, Daemon, ForkRequest, IMAGE_PREFIX, LimitsRequest, NetworkSettings,
+    OnTimeout, VisibleState,
 };
 
 use super::shapes::{
@@ -25,9 +25,14 @@ pub(crate) fn create_request(new: NewSandbox, idempotency_key: Option<String>) -
     let name = new.name.as_deref().map(named).transpose()?;
     let usual = CreateRequest::default();
     let pauses = new.pause_on_timeout.unwrap_or(false);
+    let template = match (new.image, new.template) {
+        (Some(_), Some(_)) => return Err(ApiRefusal::bad_request("image: it and `template` exclude each other")),
+        (Some(image), None) => format!("{IMAGE_PREFIX}{image}"),
+        (None, template) => template.unwrap_or(usual.template),
+    };
     Ok(CreateRequest {
         name,
-        template: new.template.unwrap_or(usual.template),
+        template,
         timeout_seconds: new.timeout_seconds,
         metadata: new.metadata.unwrap_or_default(),
         env: new.env.unwrap_or_default(),

@@ -34,9 +34,9 @@ pub(crate) struct NewCommand {
     pub(crate) stdin: Option<String>,
     /// Variables of the command's own.
     pub(crate) env: Option<BTreeMap<String, String>>,
-    /// Working directory; the user's home if absent.
+    /// Working directory; the user's home if absent, or what the image names.
     pub(crate) cwd: Option<String>,
-    /// As whom; `user` if absent.
+    /// As whom; `user` if absent, or who the image names.
     pub(crate) user: Option<String>,
     /// After how many milliseconds the command is killed, at least 1; with the sandbox's own time if absent.
     pub(crate) timeout_ms: Option<u64>,
@@ -46,8 +46,10 @@ pub(crate) struct NewCommand {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewSandbox {
-    /// The template; `base` if absent.
+    /// The template; `base` if absent. `image:NAME` is the image NAME.
     pub(crate) template: Option<String>,
+    /// The image of containers that it is of instead of a template, such as `python:3.12-slim`.
+    pub(crate) image: Option<String>,
     /// What it is called: label `offleash.name`, which no other sandbox of the key may have.
     pub(crate) name: Option<String>,
     /// How long it may live, seconds; 300 if absent.
@@ -201,8 +203,10 @@ pub(crate) struct SandboxList {
 pub(crate) struct SandboxAnswer {
     /// Its id.
     pub(crate) id: String,
-    /// Its template.
+    /// Its template, or the name of its image behind `image:`.
     pub(crate) template: String,
+    /// The digest of the manifest of its image; `null` where it is of a template.
+    pub(crate) image_digest: Option<String>,
     /// `running` or `paused`.
     pub(crate) state: String,
     /// How it is isolated, as in `process`.
@@ -409,6 +413,7 @@ impl From<SandboxView> for SandboxAnswer {
         Self {
             id: view.id,
             template: view.template,
+            image_digest: view.image_digest,
             state: state_word(view.state).to_owned(),
             level: view.level,
             not_enforced: view.not_enforced,

@@ -12,6 +12,10 @@ pub(crate) struct CreateArgs {
     /// What the sandbox is made from.
     #[arg(long, value_name = "NAME", default_value = "base")]
     pub(crate) template: String,
+    /// Image of containers that it is of instead, such as `python:3.12-slim`. The server must have it (`offleash image pull`), or
+    /// its configuration let it pull.
+    #[arg(long, value_name = "NAME", conflicts_with = "template")]
+    pub(crate) image: Option<String>,
     /// What it is called: stands for its id. No other that lives has the name; label `offleash.name` says it.
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<SandboxName>,

@@ -18,7 +18,8 @@ const SIZES: &str = "sizes are such as 512M or 2G: units K, M, G and T (or KiB, 
                      a number without one is bytes";
 
 /// What the daemon calls what these flags say.
-const FLAGS: [(&str, &str); 10] = [
+const FLAGS: [(&str, &str); 11] = [
+    ("image", "--image"),
     ("allowOut", "--allow"),
     ("denyOut", "--deny-host"),
     ("cpuCount", "--cpus"),
@@ -34,7 +35,6 @@ const FLAGS: [(&str, &str); 10] = [
 pub(super) fn create(client: &Client, arguments: &CreateArgs) -> Result<ExitCode, Failure> {
     check_allowed(arguments)?;
     let mut body = json!({
-        "template": arguments.template,
         "metadata": assignments("--label", &arguments.label)?,
         "env": assignments("--env", &arguments.env)?,
         "pause_on_timeout": arguments.auto_pause,
@@ -46,6 +46,10 @@ pub(super) fn create(client: &Client, arguments: &CreateArgs) -> Result<ExitCode
             "pids": arguments.pids,
         },
     });
+    match &arguments.image {
+        Some(image) => body["image"] = json!(image),
+        None => body["template"] = json!(arguments.template),
+    }
     if arguments.allow_ptrace {
         body["metadata"][ALLOW_PTRACE_LABEL] = json!("true");
     }

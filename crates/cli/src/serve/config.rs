@@ -1,5 +1,6 @@
 //! What the configuration file of `offleash serve` and the flags mean together.
 
+mod images;
 mod keys;
 mod templates;
 mod written;
@@ -246,6 +247,7 @@ fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Wrong> 
     set(&mut config.zygotes.max, zygotes.max);
     set(&mut config.zygotes.idle, zygotes.idle_seconds.map(Duration::from_secs));
     templates::built(&tables.templates, &mut config.templates)?;
+    images::images(&tables.images, &mut config.images)?;
     check_order(&config)?;
     check_level(&config)?;
     Ok(config)

@@ -115,6 +115,54 @@ fn defaults_are_those_of_the_reference() {
 }
 
 #[test]
+fn images_are_pulled_for_keys_where_a_list_says_which() {
+    let images = |text: &str| daemon(&parse(text).unwrap(), None).map(|config| config.images);
+    let python = |tag: &str| {
+        format!("python:{tag}")
+            .parse::<offleash_images::ImageReference>()
+            .unwrap()
+    };
+    let config = images(
+        "[images]\nallow = [\"python:3.*\"]\npull = \"missing\"\nwait_seconds = 3\nregistry_ca = [\"ca.pem\"]\n\
+         [images.mirrors]\n\"docker.io\" = \"https://mirror.test\"\n[images.keys.k1]\npull = \"never\"\n[images.keys.k2]\nallow = [\"*\"]",
+    )
+    .unwrap();
+    let allows = |rule: &offleash_daemon::ImageRule, tag| rule.allow.iter().any(|one| one.matches(Some(&python(tag))));
+    assert!(allows(&config.rule, "3.12") && !allows(&config.rule, "2.7"));
+    assert_eq!(config.rule.pull, offleash_daemon::PullMode::Missing);
+    let (first, second) = (&config.keys["k1"], &config.keys["k2"]);
+    assert!(!allows(first, "2.7") && allows(second, "2.7"));
+    assert_eq!(first.pull, offleash_daemon::PullMode::Never);
+    assert_eq!(second.pull, offleash_daemon::PullMode::Missing);
+    assert_eq!(config.wait, Duration::from_secs(3));
+    assert_eq!(config.registries.mirrors[0].registry, "docker.io");
+    // Whoever pulls is in another directory.
+    assert!(config.registries.authorities[0].is_absolute());
+    for (text, said) in [
+        (
+            "[images]\npull = \"missing\"",
+            "images.pull: images are pulled for keys, and no list says which",
+        ),
+        (
+            "[images.keys.k]\npull = \"missing\"",
+            "images.keys.k.pull: images are pulled",
+        ),
+        ("[images]\npull = \"always\"", "images.pull: `always` means nothing"),
+        (
+            "[images]\nallow = [\"a\", \"Upper\"]",
+            "images.allow: `Upper` is no pattern",
+        ),
+        (
+            "[images.mirrors]\n\"docker.io\" = \"mirror\"",
+            "images.mirrors.docker.io: it is no address",
+        ),
+    ] {
+        let told = refused(text);
+        assert!(told.contains(said), "{text}: {told}");
+    }
+}
+
+#[test]
 fn keys_find_their_place() {
     let tables = parse("listen = \"127.0.0.1:1\"\nlog = \"requests\"\n[limits]\ncpus = 3\n[pool]\nmax = 0\n[sandboxes]\nlevel = \"process\"").unwrap();
     assert_eq!(tables.server.log, Some(LogArg::Requests));

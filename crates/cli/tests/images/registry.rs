@@ -1,78 +1,22 @@
 //! Pulls from a real registry, with and without encryption and passwords, several at once, cut off, and without room.
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use super::layout::{Busybox, Layout, layer, skopeo};
+use super::docker_registry::Registry;
+use super::layout::{Busybox, Layout, layer};
 use super::support::disks::SmallDisk;
 use super::support::openssl::certify_loopback;
-use super::support::processes::eventually;
 use super::support::{Site, is_root, skip, stderr, stdout};
 
 /// `me` with the password `word`.
 const PASSWORDS: &str = "me:$2y$05$TQDet70EWA1g1Hyul8OTUuyUsXOtVtSlSvLl9ZHQoqhHWQmSXlDfS\n";
 
-/// A registry on loopback, which is ended at the end.
-struct Registry {
-    port: u16,
-    process: Child,
-}
-
-impl Registry {
-    /// `None`, and said so, where there is none to be started.
-    fn start(directory: &Path, more_of_http: &str, more: &str) -> Option<Self> {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let storage = directory.join("storage");
-        fs::create_dir_all(&storage).unwrap();
-        let config = format!(
-            "version: 0.1\nlog:\n  level: error\n  accesslog:\n    disabled: true\nstorage:\n  filesystem:\n    rootdirectory: \
-             {}\nhttp:\n  addr: 127.0.0.1:{port}\n  secret: any\n{more_of_http}{more}",
-            storage.display()
-        );
-        let file = directory.join("registry.yml");
-        fs::write(&file, config).unwrap();
-        let mut command = Command::new("docker-registry");
-        command
-            .arg("serve")
-            .arg(&file)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        let Ok(process) = command.spawn() else {
-            skip("there is no docker-registry to pull from");
-            return None;
-        };
-        let registry = Self { port, process };
-        eventually("the registry listens", || TcpStream::connect(("127.0.0.1", port)).ok());
-        Some(registry)
-    }
-
-    fn name(&self) -> String {
-        format!("127.0.0.1:{}/a/box:t", self.port)
-    }
-
-    /// Pushes the image of a layout; whether that was possible.
-    fn push(&self, layout: &Path, flags: &[&str]) -> bool {
-        let (from, to) = (
-            format!("oci:{}:t", layout.display()),
-            format!("docker://{}", self.name()),
-        );
-        let is_pushed = skopeo(&[flags, &["--dest-tls-verify=false", &from, &to]].concat());
-        if !is_pushed {
-            skip("there is no skopeo to push with");
-        }
-        is_pushed
-    }
-}
-
-impl Drop for Registry {
-    fn drop(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
-}
+/// How many pulls are killed, each a little later than the one before.
+const KILLS: u32 = 40;
 
 /// An image of one large layer that does not become smaller.
 fn large(site: &Path) -> PathBuf {
@@ -215,14 +159,14 @@ fn pulls_that_are_killed_leave_nothing_that_a_next_one_minds() {
     let whole = whole.elapsed();
     site.succeed(["image", "rm", &name]);
     let mut killed = 0;
-    for part in 1..=12_u32 {
+    for part in 1..=KILLS {
         let mut child = site
             .offleash(pull)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        std::thread::sleep(whole * part / 13);
+        std::thread::sleep(whole * part / (KILLS + 1));
         child.kill().unwrap();
         killed += u32::from(!child.wait().unwrap().success());
         // Whatever has a name is whole.

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::error::DaemonError;
 use crate::history::EndCause;
-use crate::origin::TemplateOrigin;
+use crate::origin::{TemplateOrigin, image_name};
 use crate::registry::{SandboxRow, SandboxState, SupervisorProcess};
 use crate::request::{NAME_LABEL, OnTimeout};
 use crate::secret_use::SecretVersions;
@@ -380,6 +380,8 @@ impl SandboxFacts {
             state: self.visible_state()?,
             id: row.id.clone(),
             template: row.template.clone(),
+            image_digest: image_name(&row.template).and(specification.build.clone()),
+            cwd: specification.work_directory().to_owned(),
             started_at: from_ms(row.started_ms),
             end_at: from_ms(row.end_ms),
             metadata: row.metadata.clone(),

@@ -137,7 +137,7 @@ fn order(host: &SandboxHost, config: &DaemonConfig, id: &RunId, origin: &Templat
         id: id.clone(),
         state: host.state_text(),
         directory: host.directory_text(id),
-        template: templates::of_row(&origin.template),
+        template: templates::of_origin(origin),
         env: Vec::new(),
         level: config.level,
         min_level: config.min_level,

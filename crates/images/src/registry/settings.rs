@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// How registries are reached.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RegistrySettings {
     /// Files with certificate authorities that are trusted beside those of the machine.
     pub authorities: Vec<PathBuf>,
@@ -25,7 +25,7 @@ pub struct RegistrySettings {
 }
 
 /// Who is asked before a registry is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct MirrorSetting {
     /// The registry that it mirrors.
     pub registry: String,

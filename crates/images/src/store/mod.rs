@@ -28,7 +28,7 @@ use offleash_store::StateDirectory;
 
 pub(crate) use self::blobs::{PartialBlob, check_digest};
 pub use self::garbage::{PruneReport, RemovedImage};
-pub use self::lease::{ImageLease, ImageRoot};
+pub use self::lease::{HeldImage, ImageLease, ImageRoot};
 pub use self::references::{ImageListing, ImageRecord};
 use crate::error::ImageError;
 use crate::unpack::LayerOwnership;

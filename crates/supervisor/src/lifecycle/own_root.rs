@@ -58,7 +58,7 @@ impl OwnRoot {
             RootChoice::Image(image) => {
                 return Ok(Some(Self {
                     lower: LowerRoot::Image(images::open(state, image, ids)?),
-                    layer: Layer::Scratch(ScratchLayer::new(state, id)?),
+                    layer: Layer::Scratch(scratch(state, id)?),
                     heir: None,
                 }));
             }
@@ -71,8 +71,7 @@ impl OwnRoot {
             .then(|| offleash_planner::first_user(&spec.root, ids));
         let layer = match layer {
             Some(given) => Layer::Given(given.clone()),
-            None if is_copied(state, id) => Layer::Scratch(ScratchLayer::copied(state, id)?),
-            None => Layer::Scratch(ScratchLayer::new(state, id)?),
+            None => Layer::Scratch(scratch(state, id)?),
         };
         Ok(Some(Self {
             lower: LowerRoot::Base { template, built },
@@ -161,5 +160,13 @@ impl OwnRoot {
             Layer::Given(_) => Ok(()),
             Layer::Scratch(scratch) => scratch.remove(),
         }
+    }
+}
+
+/// The layer that goes with the sandbox: what was copied for it, or an empty one.
+fn scratch(state: &Path, id: &RunId) -> Result<ScratchLayer, BaseError> {
+    match is_copied(state, id) {
+        true => ScratchLayer::copied(state, id),
+        false => ScratchLayer::new(state, id),
     }
 }

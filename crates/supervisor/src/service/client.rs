@@ -57,12 +57,20 @@ impl SupervisorClient {
         }
     }
 
-    /// Starts a command; it goes on when the stream is dropped.
+    /// Starts a command; it goes on when the stream is dropped. A line for Bash is for `/bin/sh` where there is no Bash, as
+    /// in many images.
     ///
     /// # Errors
     /// `InvalidUser`, `Directory`, `NotFound`, `NotExecutable`, `NotStarted`, `Invalid`, `Paused`, `Gone`.
     pub async fn start(&self, start: StartExec) -> Result<ExecStream, SupervisorError> {
-        self.stream(&SupervisorRequest::Start(start), "start a command").await
+        let again = for_any_shell(&start);
+        let started = self.stream(&SupervisorRequest::Start(start), "start a command").await;
+        match (started, again) {
+            (Err(SupervisorError::NotFound), Some(again)) => {
+                self.stream(&SupervisorRequest::Start(again), "start a command").await
+            }
+            (started, _) => started,
+        }
     }
 
     /// What a command writes from now on, and how it ends.
@@ -482,4 +490,16 @@ impl ExecStream {
             Err(error) => Err(error),
         }
     }
+}
+
+/// The command with `/bin/sh`, if it is a line for Bash, or a Bash at a terminal, as SDKs and our own doors write them.
+fn for_any_shell(start: &StartExec) -> Option<StartExec> {
+    let argv: Vec<&[u8]> = start.argv.iter().map(Vec::as_slice).collect();
+    match argv[..] {
+        [b"/bin/bash", b"-l", b"-c", _] | [b"/bin/bash", b"-c", _] | [b"/bin/bash", b"-i", b"-l"] => {}
+        _ => return None,
+    }
+    let mut again = start.clone();
+    *again.argv.first_mut()? = b"/bin/sh".to_vec();
+    Some(again)
 }

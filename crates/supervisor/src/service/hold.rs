@@ -21,7 +21,7 @@ use super::answer::{LaunchAnswer, MadeSandbox};
 use super::authority::Authority;
 use super::log::Log;
 use super::message::{Ended, Hello, VERSION};
-use super::order::{ENDED, MAX_HOLD, OrderError, SOCKET, SupervisorOrder};
+use super::order::{ENDED, MAX_HOLD, OrderError, SOCKET, SupervisorOrder, Template};
 use super::serve::{self, EndRemains, SocketService, UsageBounds, listen};
 use super::users::Users;
 use crate::lifecycle::LifecycleError;
@@ -72,7 +72,8 @@ pub fn hold(order: &SupervisorOrder, answered: impl FnOnce(&LaunchAnswer) -> io:
                 wants_copy: order.wants_copy,
             },
             directory: order.directory.as_path(),
-            cwd: None,
+            // Others start in their user's home.
+            cwd: matches!(order.template, Template::Image { .. }).then_some(Start::Usual),
             longest_hold: order.longest_hold_ms.map_or(MAX_HOLD, Duration::from_millis),
         })
     });
@@ -140,11 +141,20 @@ pub(super) struct ServedSandbox {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HoldError {
     #[error("a rule of the network cannot be read")]
-    Network(#[from] OrderError),
+    Network(#[source] OrderError),
     #[error(transparent)]
     Manager(#[from] LifecycleError),
     #[error("cannot {action}")]
     Host { action: &'static str, source: io::Error },
+}
+
+impl From<OrderError> for HoldError {
+    fn from(error: OrderError) -> Self {
+        match error {
+            OrderError::Image(error) => Self::Manager(error.into()),
+            error => Self::Network(error),
+        }
+    }
 }
 
 impl Explained for HoldError {

@@ -20,8 +20,11 @@ use offleash_core::spec::{NetworkSpec, RootChoice, SandboxSpec, ZygoteRole};
 use offleash_core::template::TemplateName;
 use offleash_core::text::Text;
 use offleash_core::units::{Bytes, CpuCount};
+use offleash_images::ImageError;
 use offleash_protocol::Dialogue;
 use serde::{Deserialize, Serialize};
+
+use crate::images;
 
 /// The name of a supervisor's socket in its directory.
 pub const SOCKET: &str = "supervisor.sock";
@@ -81,6 +84,13 @@ pub enum Template {
     Built(TemplateName),
     /// The host's programs, read-only, and a home directory in memory.
     System,
+    /// An image of containers.
+    Image {
+        /// Its whole name.
+        name: String,
+        /// The digest of its manifest, by which it is opened.
+        digest: String,
+    },
 }
 
 /// What a sandbox may use; there is no limit where nothing is said.
@@ -243,7 +253,7 @@ impl SecretOrder {
 }
 
 /// A rule of the network that cannot be read.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum OrderError {
     /// One about connections.
     #[error(transparent)]
@@ -266,15 +276,22 @@ pub enum OrderError {
     /// The host that a secret is for.
     #[error("a secret is for `{0}`, which is no host")]
     SecretHost(Text),
+    /// The image.
+    #[error(transparent)]
+    Image(#[from] ImageError),
 }
 
 impl Explained for OrderError {
     fn kind(&self) -> ErrorKind {
-        ErrorKind::Invalid
+        match self {
+            Self::Image(error) => error.kind(),
+            _ => ErrorKind::Invalid,
+        }
     }
 
     fn hint(&self) -> Option<String> {
         match self {
+            Self::Image(error) => error.hint(),
             Self::Connections(error) => error.hint(),
             Self::Headers(error) => error.hint(),
             Self::DnsServer(error) => error.hint(),
@@ -351,10 +368,10 @@ impl LimitsOrder {
 pub const MAX_FILES: u64 = 2_000_000;
 
 impl SupervisorOrder {
-    /// The same as every door describes a sandbox.
+    /// The same as every door describes a sandbox; an image is unpacked for it, which takes a process with one thread.
     ///
     /// # Errors
-    /// When a rule of the network cannot be read.
+    /// When a rule of the network cannot be read, or the image is not to be had.
     pub fn spec(&self) -> Result<SandboxSpec, OrderError> {
         let mut network = self.network.spec()?;
         // They open no host; with other rules they may be of use later.
@@ -379,6 +396,10 @@ impl SupervisorOrder {
                     layer: None,
                 },
                 Template::System => RootChoice::System,
+                Template::Image { name, digest } => {
+                    let image = images::specify_pinned(self.state.as_path(), name, digest)?;
+                    RootChoice::Image(Box::new(image))
+                }
             },
             ..SandboxSpec::default()
         };

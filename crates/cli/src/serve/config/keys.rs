@@ -151,6 +151,30 @@ tables! {
         /// Variables of the build alone, such as `PIP_INDEX_URL`: passed by name, or set with `NAME=VALUE`.
         build_env: Vec<String> = "`[]`",
     }
+    "images" Images {
+        /// Images that keys may use: names in which `*` is any text, such as `python`, `ghcr.io/owner/*` or `python:3.*`.
+        allow: Vec<String> = "`[\"*\"]`",
+        /// `missing`: an image that is not here is pulled when it is asked for, if `allow` says which. Otherwise `never`.
+        pull: String = "`never`",
+        /// How long a create waits for an image that is pulled, before it is answered to try again, seconds.
+        wait_seconds: u64 = "`45`",
+        /// Addresses that are asked before a registry is, by the registry: `\"docker.io\" = \"https://mirror.example\"`.
+        mirrors: BTreeMap<String, String> = "none",
+        /// Files with certificate authorities of registries, PEM, beside those of the machine.
+        registry_ca: Vec<PathBuf> = "`[]`",
+        /// Ask registries on this machine without TLS.
+        plain_http: bool = "`false`",
+        /// Docker's configuration with credentials of registries.
+        docker_config: PathBuf = "that of whoever starts the server",
+        /// What is different for some keys: a table `[images.keys.ID]` each, by the id that `offleash key ls` shows.
+        keys: BTreeMap<String, ImagesOfKey> = "none",
+    }
+    "images.keys.ID" ImagesOfKey {
+        /// Images that this key may use.
+        allow: Vec<String> = "as `images.allow`",
+        /// Whether an image is pulled for it.
+        pull: String = "as `images.pull`",
+    }
 }
 
 /// The tables of the file, each read by itself so that unknown keys are refused in all.
@@ -164,6 +188,7 @@ pub(super) struct Tables {
     pub(super) pool: Pool,
     pub(super) zygotes: Zygotes,
     pub(super) templates: Templates,
+    pub(super) images: Images,
 }
 
 impl Tables {
@@ -180,6 +205,7 @@ impl Tables {
         let pool = table(rest, "pool")?;
         let zygotes = table(rest, "zygotes")?;
         let templates = table(rest, "templates")?;
+        let images = table(rest, "images")?;
         let server = Server::deserialize(Deserializer::from(root))?;
         Ok(Self {
             server,
@@ -190,6 +216,7 @@ impl Tables {
             pool,
             zygotes,
             templates,
+            images,
         })
     }
 }
