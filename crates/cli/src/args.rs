@@ -16,6 +16,7 @@ mod limits;
 mod network;
 mod remote;
 mod serve;
+mod snapshot;
 mod template;
 mod words;
 
@@ -30,6 +31,9 @@ pub(crate) use remote::{
     CpArgs, CreateArgs, ExecArgs, ForkArgs, IdsArgs, LogsArgs, LsArgs, PortArgs, ResumeArgs, RmArgs, StatsArgs,
 };
 pub(crate) use serve::{KeyCommand, KeyCreateArgs, KeyRemoveArgs, ListenAt, LogArg, ServeArgs};
+pub(crate) use snapshot::{
+    CheckpointArgs, CheckpointsArgs, RestoreArgs, SnapshotCommand, SnapshotCreateArgs, SnapshotIdsArgs, SnapshotLsArgs,
+};
 pub(crate) use template::{TemplateBuildArgs, TemplateCommand, TemplateInspectArgs, TemplateLsArgs, TemplateRmArgs};
 pub(crate) use words::{explained, in_words_of};
 
@@ -101,6 +105,15 @@ pub(crate) enum Command {
     Resume(ResumeArgs),
     /// Make sandboxes in the daemon with the files of one that runs, and print their ids.
     Fork(ForkArgs),
+    /// Make snapshots of sandboxes of the daemon, and look after them.
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
+    /// Make a checkpoint of a sandbox of the daemon, to which it can be put back, and print its id.
+    Checkpoint(CheckpointArgs),
+    /// List the checkpoints of a sandbox of the daemon, or remove one.
+    Checkpoints(CheckpointsArgs),
+    /// Put a sandbox of the daemon back to a checkpoint: its processes end, and its files are those of then.
+    Restore(RestoreArgs),
     /// Print the address at which a port of a sandbox is reached.
     Port(PortArgs),
     /// Say what this machine offers, what is missing, and how to mend it.

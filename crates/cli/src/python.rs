@@ -42,6 +42,7 @@ impl Python {
         }
         spec.root = RootChoice::Base {
             template: Some(name),
+            snapshot: None,
             layer: None,
         };
         Ok(Self::AsAsked)

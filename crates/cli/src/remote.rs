@@ -5,6 +5,7 @@ mod copy;
 mod create;
 mod exec;
 mod logs;
+pub(crate) mod snapshots;
 pub(crate) mod table;
 
 use std::path::Path;

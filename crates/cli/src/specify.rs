@@ -169,6 +169,7 @@ fn apply_level(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Fa
     if let Some(RootArg::Base) = arguments.root {
         spec.root = RootChoice::Base {
             template: None,
+            snapshot: None,
             layer: None,
         };
     }
@@ -179,6 +180,7 @@ fn apply_level(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Fa
         }
         spec.root = RootChoice::Base {
             template: Some(TemplateName::meant_by(name)?),
+            snapshot: None,
             layer: None,
         };
     }

@@ -2,7 +2,7 @@
 //! names it.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use clap::Parser as _;
 use offleash_core::error::ErrorKind;
 use offleash_core::spec::{NetworkSpec, RootChoice};
 use offleash_isolation::limits::measure_as_superuser;
-use offleash_planner::base::{self, CopyOrder};
+use offleash_planner::base::{self, CopyOrder, SnapshotOrder, SnapshotStep};
 use offleash_supervisor::frames::{self, Message, frame};
 use offleash_supervisor::images::{FetchOrder, fetch};
 use offleash_supervisor::roles::{RemoveOrder, SupervisorRole};
@@ -36,6 +36,7 @@ pub(crate) fn supervise(mut words: impl Iterator<Item = OsString>) -> ExitCode {
         (Some(SupervisorRole::Local), None) => alone(local),
         (Some(SupervisorRole::Prewarmed), None) => alone(warm::hold),
         (Some(SupervisorRole::CopyLayer), None) => alone(copy_layer),
+        (Some(SupervisorRole::CopySnapshot), None) => alone(copy_snapshot),
         (Some(SupervisorRole::RemoveLayer), None) => alone(remove_layer),
         (Some(SupervisorRole::MeasureLayer), None) => alone(measure_layer),
         (Some(SupervisorRole::BuildTemplate), None) => alone(template::builder),
@@ -144,7 +145,12 @@ fn answer_and_complain(answer: &LaunchAnswer) -> io::Result<()> {
 /// Removes what a sandbox left that is gone. A daemon has it done, because it takes a process with one thread.
 fn remove_layer() -> ExitCode {
     let removed = read_order().and_then(|order: RemoveOrder| {
-        base::remove_left(order.state.as_path(), &order.id).map_err(|error| Failure::from_error(&error))
+        let remove = if order.is_snapshot {
+            base::remove_snapshot
+        } else {
+            base::remove_left
+        };
+        remove(order.state.as_path(), &order.id).map_err(|error| Failure::from_error(&error))
     });
     match removed {
         Ok(()) => ExitCode::SUCCESS,
@@ -171,6 +177,17 @@ fn fetch_image() -> ExitCode {
                     .is_ok(),
             )
         }
+        Err(failure) => failure.print(),
+    }
+}
+
+/// Makes a snapshot of what a sandbox wrote, in steps. What is written to descriptor 3 says that the sandbox stands still.
+fn copy_snapshot() -> ExitCode {
+    const STANDS_STILL: &str = "/proc/self/fd/3";
+    let told = |step: &SnapshotStep| terminal::answer_on(&frame(step)?);
+    let may_go_on = || Ok(std::fs::File::open(STANDS_STILL)?.read_exact(&mut [0])?);
+    match read_order::<SnapshotOrder>() {
+        Ok(order) => exit_code(base::make_snapshot(&order, told, may_go_on).is_ok()),
         Err(failure) => failure.print(),
     }
 }

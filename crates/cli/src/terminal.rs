@@ -95,6 +95,16 @@ pub(crate) fn answer_and_stay(bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
+/// Answers on standard output, which stays as it is for more.
+///
+/// # Errors
+/// When it cannot be written.
+pub(crate) fn answer_on(bytes: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(bytes)?;
+    stdout.flush()
+}
+
 /// Has other streams as the standard streams of this process.
 ///
 /// # Errors

@@ -249,6 +249,9 @@ pub enum PlanNode {
         /// What a template holds of it, to be put above all of `lower`; read only.
         #[serde(with = "crate::text::option_path_bytes")]
         template: Option<PathBuf>,
+        /// What a snapshot holds of it, to be put above that; read only.
+        #[serde(with = "crate::text::option_path_bytes")]
+        snapshot: Option<PathBuf>,
         /// The same directories and nothing else, belonging to the sandbox's superuser, to be put above `lower` where
         /// the owners of its files cannot be mapped.
         #[serde(with = "crate::text::option_path_bytes")]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::command::CommandRules;
 use crate::env::EnvRules;
+use crate::id::RunId;
 use crate::level::{DegradeMode, Level, LevelChoice};
 use crate::limits::Limits;
 use crate::path_rules::PathRules;
@@ -117,6 +118,8 @@ pub enum RootChoice {
     Base {
         /// The template that lies between the host's system and the writable layer, if there is one.
         template: Option<TemplateName>,
+        /// The snapshot that lies above that, if there is one.
+        snapshot: Option<RunId>,
         /// The directory of the writable layer, which exists and may hold what an earlier sandbox left there; when absent,
         /// one that goes with the sandbox.
         layer: Option<PathBuf>,
@@ -142,6 +145,8 @@ pub struct ImageSpec {
     pub env: Vec<(String, String)>,
     /// The directory in which its programs start, absolute; `None` where it names none.
     pub working_directory: Option<PathBuf>,
+    /// The snapshot that lies above it, if there is one.
+    pub snapshot: Option<RunId>,
 }
 
 /// The directory that the code works in.

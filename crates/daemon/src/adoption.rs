@@ -16,8 +16,9 @@ use crate::history::EndCause;
 use crate::launch::Process;
 use crate::pool::ReadyPool;
 use crate::registry::{Registry, SandboxRow, SandboxState};
-use crate::sandboxes::SandboxEntry;
+use crate::sandboxes::{SandboxEntry, SandboxTurn};
 use crate::secrets::SecretStore;
+use crate::snapshots::CheckpointStore;
 use crate::specification::Specification;
 use crate::zygotes::ZygotePool;
 
@@ -33,6 +34,7 @@ pub(crate) struct SandboxAdoption {
     zygotes: Arc<ZygotePool>,
     secrets: Arc<SecretStore>,
     ender: Arc<SandboxEnder>,
+    checkpoints: Arc<CheckpointStore>,
 }
 
 impl SandboxAdoption {
@@ -43,6 +45,7 @@ impl SandboxAdoption {
         zygotes: Arc<ZygotePool>,
         secrets: Arc<SecretStore>,
         ender: Arc<SandboxEnder>,
+        checkpoints: Arc<CheckpointStore>,
     ) -> Self {
         Self {
             core,
@@ -51,6 +54,7 @@ impl SandboxAdoption {
             zygotes,
             secrets,
             ender,
+            checkpoints,
         }
     }
 
@@ -89,6 +93,9 @@ impl SandboxAdoption {
         let entry = Arc::new(SandboxEntry::adopted(id, row, specification));
         self.core.sandboxes.insert(Arc::clone(&entry));
         let turn = entry.turn().await;
+        if readable && was == SandboxState::Restoring {
+            return self.go_on_restoring(&entry, process, &turn).await;
+        }
         match process.map(|process| process.again().map(|again| (process, again))) {
             Some(Ok((process, watched))) => {
                 self.ender.watch(&entry, watched);
@@ -117,6 +124,22 @@ impl SandboxAdoption {
             entry.disown();
         }
         self.ender.forget_in_background(&entry);
+    }
+
+    /// Goes on where the daemon before was putting a sandbox back.
+    async fn go_on_restoring(&self, entry: &Arc<SandboxEntry>, process: Option<Process>, turn: &SandboxTurn<'_>) {
+        match process.map(|process| process.again().map(|again| (process, again))) {
+            Some(Ok((process, watched))) => {
+                self.ender.watch(entry, watched);
+                // It is the old one, or half made.
+                let _ = process.kill();
+            }
+            _ => entry.note_supervisor_ended(),
+        }
+        if let Err(error) = self.checkpoints.make_again(entry, turn).await {
+            let line = format!("it could not be put back, and waits to be restored again: {error}");
+            self.core.registry.log(entry.name(), LogLevel::Error, line);
+        }
     }
 
     /// Talks to the supervisor, and brings registry and sandbox into agreement. `false` if it cannot be talked to.

@@ -51,6 +51,8 @@ pub struct DaemonConfig {
     pub zygotes: ZygotesConfig,
     /// How long a fork may take with what.
     pub forks: ForksConfig,
+    /// How many snapshots there may be.
+    pub snapshots: SnapshotsConfig,
     /// How long the log of a sandbox that has ended can be read.
     pub keep_logs: Duration,
     /// How often use is sampled; not at all if zero.
@@ -61,6 +63,31 @@ pub struct DaemonConfig {
     pub images: ImagesConfig,
     /// Whoever is told how their builds go on.
     pub build_watcher: Option<Arc<dyn BuildWatcher>>,
+}
+
+/// How many snapshots and checkpoints there may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotsConfig {
+    /// Snapshots of one key.
+    pub max: u64,
+    /// Checkpoints of one sandbox.
+    pub max_checkpoints: u64,
+    /// What the snapshots of one key and the checkpoints of its sandboxes take on disk together, MiB, those that are shared
+    /// counted each time.
+    pub max_mib: u64,
+    /// How often each sandbox that runs has a checkpoint made by itself; never if zero.
+    pub checkpoint_every: Duration,
+}
+
+impl Default for SnapshotsConfig {
+    fn default() -> Self {
+        Self {
+            max: 100,
+            max_checkpoints: 20,
+            max_mib: 100 * 1024,
+            checkpoint_every: Duration::ZERO,
+        }
+    }
 }
 
 /// How long a fork may take with what; afterwards there is none, and its source goes on.
@@ -252,6 +279,7 @@ impl Default for DaemonConfig {
             pool: PoolConfig::default(),
             zygotes: ZygotesConfig::default(),
             forks: ForksConfig::default(),
+            snapshots: SnapshotsConfig::default(),
             keep_logs: Duration::from_secs(24 * 60 * 60),
             sample_every: Duration::from_secs(5),
             templates: TemplatesConfig::default(),

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use offleash_core::id::SandboxName;
 use offleash_interpreter::language::Language;
+use offleash_interpreter::state::SavedContext;
+use offleash_store::HeldSnapshot;
 use offleash_supervisor::clock::{after, own_ms};
 
 use crate::caller::Caller;
@@ -41,6 +43,10 @@ pub(crate) struct CreateSpec {
     pub(crate) timeout: Duration,
     /// What it is of.
     pub(crate) held: HeldOrigin,
+    /// The snapshot that it is of.
+    pub(crate) snapshot: Option<HeldSnapshot>,
+    /// Contexts of code that are in that.
+    pub(crate) saved: Vec<SavedContext>,
 }
 
 impl CreateSpec {
@@ -62,6 +68,8 @@ impl CreateSpec {
             specification,
             timeout,
             held: HeldOrigin::Base,
+            snapshot: None,
+            saved: Vec::new(),
         })
     }
 
@@ -74,6 +82,7 @@ impl CreateSpec {
     pub(crate) fn is_usual(&self, config: &DaemonConfig) -> bool {
         self.specification.limits == config.default_limits
             && !self.held.is_image()
+            && self.specification.snapshot.is_none()
             && !self.specification.allow_ptrace
             && !(self.is_late() && self.has_context(config))
     }
@@ -92,7 +101,10 @@ impl CreateSpec {
 
     /// Whether it is worth having a copy of a zygote before anybody asks: a fork brings its own contexts.
     pub(crate) fn wants_copy(&self, config: &DaemonConfig) -> bool {
-        self.specification.fork_of.is_none() && !self.is_late() && self.has_context(config)
+        self.specification.fork_of.is_none()
+            && self.specification.snapshot.is_none()
+            && !self.is_late()
+            && self.has_context(config)
     }
 
     /// What it counts against.
@@ -111,8 +123,9 @@ impl CreateSpec {
     pub(crate) fn created(&self, made: &Specification) -> EventNote {
         let (by, template, level) = (who(&self.caller), &self.request.template, &made.level);
         let line = match &self.specification.fork_of {
-            None => match &self.held {
-                HeldOrigin::Image(image) => {
+            None => match (&self.specification.snapshot, &self.held) {
+                (Some(snapshot), _) => format!("created by {by} from snapshot `{snapshot}`, isolated by `{level}`"),
+                (None, HeldOrigin::Image(image)) => {
                     let (name, digest) = (image.shown(), &image.digest);
                     format!("created by {by} from image `{name}` ({digest}), isolated by `{level}`")
                 }

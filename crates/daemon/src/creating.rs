@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::admission::AdmissionControl;
 use crate::caller::Caller;
+use crate::carrying::ContextCarrier;
 use crate::config::DaemonConfig;
 use crate::create_spec::CreateSpec;
 use crate::daemon_core::DaemonCore;
@@ -20,6 +21,7 @@ use crate::pool::ReadyPool;
 use crate::random;
 use crate::request::CreateRequest;
 use crate::sandboxes::{Reservation, SandboxEntry};
+use crate::snapshots::SnapshotStore;
 use crate::templates::TemplateStore;
 use crate::view::SandboxView;
 
@@ -35,6 +37,8 @@ pub(crate) struct SandboxCreator {
     pool: Arc<ReadyPool>,
     templates: Arc<TemplateStore>,
     images: Arc<ImageService>,
+    snapshots: Arc<SnapshotStore>,
+    carrier: Arc<ContextCarrier>,
     maker: Arc<SandboxMaker>,
     ender: Arc<SandboxEnder>,
 }
@@ -47,6 +51,8 @@ impl SandboxCreator {
         pool: Arc<ReadyPool>,
         templates: Arc<TemplateStore>,
         images: Arc<ImageService>,
+        snapshots: Arc<SnapshotStore>,
+        carrier: Arc<ContextCarrier>,
         maker: Arc<SandboxMaker>,
         ender: Arc<SandboxEnder>,
     ) -> Self {
@@ -57,6 +63,8 @@ impl SandboxCreator {
             pool,
             templates,
             images,
+            snapshots,
+            carrier,
             maker,
             ender,
         }
@@ -69,11 +77,12 @@ impl SandboxCreator {
     pub(crate) async fn create(
         self: &Arc<Self>,
         caller: &Caller,
-        request: CreateRequest,
+        mut request: CreateRequest,
     ) -> Result<SandboxView, DaemonError> {
         if self.core.jobs.is_draining() {
             return Err(DaemonError::Draining);
         }
+        let snapshot = self.snapshots.begin_create(caller, &mut request).await?;
         let mut spec = CreateSpec::of(caller, request, &self.config)?;
         // It stays in place until the sandbox itself holds it.
         spec.held = match image_name(&spec.request.template) {
@@ -85,6 +94,11 @@ impl SandboxCreator {
             None => self.templates.ready(&spec.request.template).await?.into(),
         };
         spec.specification.build = spec.origin().build;
+        if let Some(snapshot) = snapshot {
+            snapshot.check(&spec.specification)?;
+            spec.specification.snapshot = Some(snapshot.id);
+            (spec.snapshot, spec.saved) = (Some(snapshot.held), snapshot.saved);
+        }
         let listener = CallerPresence::default();
         let (creator, listens) = (Arc::clone(self), listener.is_there());
         let created = self.core.jobs.detached(async move {
@@ -124,6 +138,11 @@ impl SandboxCreator {
             },
         };
         self.maker.settle(&entry, spec);
+        if let Err(error) = self.carrier.load(&entry, &spec.saved).await {
+            let cause = EndCause::killed("its contexts could not load what they had saved");
+            self.ender.end_in_background(&entry, cause);
+            return Err(error);
+        }
         Ok(entry)
     }
 

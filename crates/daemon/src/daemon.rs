@@ -5,6 +5,7 @@
 
 mod sandboxes;
 mod secrets;
+mod snapshots;
 mod templates;
 mod traffic;
 
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use crate::admission::AdmissionControl;
 use crate::adoption::SandboxAdoption;
 use crate::caller::Caller;
+use crate::carrying::ContextCarrier;
 use crate::config::DaemonConfig;
 use crate::contexts::ContextTable;
 use crate::creating::SandboxCreator;
@@ -38,6 +40,7 @@ use crate::registry_handle::RegistryHandle;
 use crate::sampling::UsageSampler;
 use crate::sandboxes::SandboxTable;
 use crate::secrets::SecretStore;
+use crate::snapshots::{CheckpointStore, SnapshotStore};
 use crate::supervisor_pool::SupervisorPool;
 use crate::template_removal::TemplateRemover;
 use crate::templates::TemplateStore;
@@ -68,6 +71,8 @@ struct DaemonServices {
     maker: Arc<SandboxMaker>,
     creator: Arc<SandboxCreator>,
     forker: Arc<SandboxForker>,
+    snapshots: Arc<SnapshotStore>,
+    checkpoints: Arc<CheckpointStore>,
     changer: Arc<SandboxChanger>,
     ender: Arc<SandboxEnder>,
     records: SandboxRecords,
@@ -175,6 +180,7 @@ impl DaemonServices {
         };
         let services = Self::compose(config, core);
         services.adoption().adopt_all().await?;
+        services.snapshots.clean_up().await?;
         Ok(services)
     }
 
@@ -223,6 +229,18 @@ impl DaemonServices {
             Arc::clone(&contexts),
             Arc::clone(&ender),
         ));
+        let carrier = Arc::new(ContextCarrier::new(
+            core.clone(),
+            Arc::clone(&config),
+            Arc::clone(&contexts),
+        ));
+        let snapshots = Arc::new(SnapshotStore::new(
+            core.clone(),
+            Arc::clone(&config),
+            Arc::clone(&admission),
+            Arc::clone(&templates),
+            Arc::clone(&carrier),
+        ));
         let creator = Arc::new(SandboxCreator::new(
             core.clone(),
             Arc::clone(&config),
@@ -230,6 +248,8 @@ impl DaemonServices {
             Arc::clone(&pool),
             Arc::clone(&templates),
             Arc::clone(&images),
+            Arc::clone(&snapshots),
+            Arc::clone(&carrier),
             Arc::clone(&maker),
             Arc::clone(&ender),
         ));
@@ -239,6 +259,13 @@ impl DaemonServices {
             Arc::clone(&admission),
             Arc::clone(&templates),
             images,
+            carrier,
+            Arc::clone(&maker),
+            Arc::clone(&ender),
+        ));
+        let checkpoints = Arc::new(CheckpointStore::new(
+            core.clone(),
+            Arc::clone(&snapshots),
             Arc::clone(&contexts),
             Arc::clone(&maker),
             Arc::clone(&ender),
@@ -261,6 +288,7 @@ impl DaemonServices {
             Arc::new(KeyRevocation::new(core.clone(), Arc::clone(&ender))),
             Arc::clone(&secrets),
             Arc::clone(&ender),
+            Arc::clone(&snapshots),
         ));
         let filler = Arc::new(PoolFiller::new(
             core.clone(),
@@ -287,6 +315,8 @@ impl DaemonServices {
             maker,
             creator,
             forker,
+            snapshots,
+            checkpoints,
             changer,
             ender,
             maintenance,
@@ -302,6 +332,7 @@ impl DaemonServices {
             Arc::clone(&self.zygotes),
             Arc::clone(&self.secrets),
             Arc::clone(&self.ender),
+            Arc::clone(&self.checkpoints),
         )
     }
 }

@@ -168,7 +168,12 @@ impl SandboxEnder {
     /// A supervisor has ended: if nobody told it to, its sandbox died.
     async fn after_supervisor(self: &Arc<Self>, entry: &Arc<SandboxEntry>) {
         let turn = entry.turn().await;
-        if self.core.sandboxes.has(entry) && !matches!(entry.state(), SandboxState::Killing | SandboxState::Creating) {
+        let is_anothers = matches!(
+            entry.state(),
+            SandboxState::Killing | SandboxState::Creating | SandboxState::Restoring
+        );
+        // It may have another one by now.
+        if self.core.sandboxes.has(entry) && !is_anothers && entry.has_supervisor_ended() {
             self.pool.forget(entry);
             self.end(entry, EndCause::died("its supervisor died"), turn).await;
         }

@@ -88,7 +88,7 @@ pub enum DaemonError {
         /// What is wrong with it.
         why: String,
     },
-    /// The files of a sandbox are not copied for a fork.
+    /// The files of a sandbox are not copied for a fork or a snapshot.
     #[error("the files of sandbox `{id}` are not copied: {why}")]
     NotCopied {
         /// The sandbox.
@@ -115,6 +115,20 @@ pub enum DaemonError {
     UnknownTemplate {
         /// What was asked for.
         name: String,
+    },
+    /// The caller has no such snapshot, or the sandbox no such checkpoint.
+    #[error("snapshot `{}` not found", .name.escape_debug())]
+    UnknownSnapshot {
+        /// What was asked for.
+        name: String,
+    },
+    /// There is a snapshot, and no sandbox can be made of it.
+    #[error("snapshot `{id}` {why}")]
+    SnapshotUnusable {
+        /// The snapshot.
+        id: String,
+        /// Why not.
+        why: String,
     },
     /// The caller has no such secret.
     #[error("secret `{}` not found", .name.escape_debug())]
@@ -305,8 +319,10 @@ impl Explained for DaemonError {
             Self::NotFound { .. }
             | Self::UnknownTemplate { .. }
             | Self::UnknownImage { .. }
+            | Self::UnknownSnapshot { .. }
             | Self::UnknownSecret { .. } => ErrorKind::NotFound,
             Self::Conflict { .. }
+            | Self::SnapshotUnusable { .. }
             | Self::NameTaken { .. }
             | Self::SecretExists { .. }
             | Self::GuestUnresponsive { .. }

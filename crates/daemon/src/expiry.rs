@@ -76,7 +76,8 @@ impl SandboxExpiry {
 /// When the time of a sandbox is up, if it runs and is somebody's.
 fn end_of(entry: &SandboxEntry) -> Option<UnixMs> {
     entry.read(|facts| {
-        let runs = facts.key_id().is_some() && facts.row().state == SandboxState::Running;
+        let state = facts.row().state;
+        let runs = facts.key_id().is_some() && matches!(state, SandboxState::Running | SandboxState::Restoring);
         runs.then_some(facts.row().end_ms)
     })
 }

@@ -11,13 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use offleash_core::error::Explained as _;
 use offleash_core::id::{SandboxName, SandboxNameError};
 use offleash_core::log_level::LogLevel;
 use offleash_core::units::Bytes;
-use offleash_interpreter::error::ContextError;
-use offleash_interpreter::process::ProcessError;
-use offleash_interpreter::state::{HeldContexts, SaveOptions, SavedContext};
+use offleash_interpreter::state::SavedContext;
 use offleash_planner::base::CopyOrder;
 use offleash_supervisor::service::error::SupervisorError;
 use offleash_supervisor::service::order::MAX_FILES;
@@ -27,8 +24,8 @@ use tokio::time::timeout;
 
 use crate::admission::AdmissionControl;
 use crate::caller::Caller;
+use crate::carrying::{CarriedContexts, ContextCarrier};
 use crate::config::DaemonConfig;
-use crate::contexts::ContextTable;
 use crate::copying;
 use crate::create_spec::{CreateSpec, check_ptrace};
 use crate::daemon_core::DaemonCore;
@@ -49,42 +46,6 @@ use crate::view::SandboxView;
 
 /// Most forks that one request makes.
 pub const MAX_FORKS: u32 = 20;
-
-/// The part of the room on a sandbox's disk that states of contexts leave free: files that are being written are measured late.
-const KEPT_FREE: u64 = 8;
-
-/// What forks have of the contexts of their source.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum CarriedContexts {
-    /// All of each; where something cannot be carried, nothing is forked.
-    #[default]
-    All,
-    /// What can be carried.
-    Possible,
-    /// None.
-    Nothing,
-}
-
-impl CarriedContexts {
-    /// What those that ask may say.
-    pub const WORDS: [&str; 3] = ["all", "possible", "none"];
-
-    /// As somebody asked for it.
-    ///
-    /// # Errors
-    /// `Invalid` for any other word.
-    pub fn parse(word: &str) -> Result<Self, DaemonError> {
-        match word {
-            "all" => Ok(Self::All),
-            "possible" => Ok(Self::Possible),
-            "none" => Ok(Self::Nothing),
-            _ => Err(DaemonError::invalid(
-                "contexts",
-                format!("must be one of {}", Self::WORDS.join(", ")),
-            )),
-        }
-    }
-}
 
 /// Forks that are asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,7 +100,7 @@ pub(crate) struct SandboxForker {
     admission: Arc<AdmissionControl>,
     templates: Arc<TemplateStore>,
     images: Arc<ImageService>,
-    contexts: Arc<ContextTable>,
+    carrier: Arc<ContextCarrier>,
     maker: Arc<SandboxMaker>,
     ender: Arc<SandboxEnder>,
     /// Places for forks whose files are being copied.
@@ -153,7 +114,7 @@ impl SandboxForker {
         admission: Arc<AdmissionControl>,
         templates: Arc<TemplateStore>,
         images: Arc<ImageService>,
-        contexts: Arc<ContextTable>,
+        carrier: Arc<ContextCarrier>,
         maker: Arc<SandboxMaker>,
         ender: Arc<SandboxEnder>,
     ) -> Self {
@@ -163,7 +124,7 @@ impl SandboxForker {
             admission,
             templates,
             images,
-            contexts,
+            carrier,
             maker,
             ender,
             places: Semaphore::new(MAX_COPYING),
@@ -270,6 +231,7 @@ impl SandboxForker {
             caller: caller.clone(),
             request: CreateRequest {
                 template: row.template,
+                snapshot: None,
                 timeout_seconds: None,
                 name: None,
                 metadata: row.metadata,
@@ -291,12 +253,15 @@ impl SandboxForker {
                 network_pending: false,
                 zygote: None,
                 fork_of: Some(row.id),
+                checkpoint: None,
                 level: String::new(),
                 not_enforced: std::collections::BTreeMap::new(),
                 ..Specification::clone(&specification)
             },
             timeout,
             held,
+            snapshot: self.core.host.hold_snapshot(specification.snapshot.as_deref()).await?,
+            saved: Vec::new(),
         })
     }
 
@@ -338,7 +303,7 @@ impl SandboxForker {
         runs(source)?;
         // Before its turn: cells may take long, and whoever ends the source meanwhile shall not wait for them. Dropped after
         // it moves again, since a driver that stands still removes no file.
-        let contexts = self.save(source, carried).await?;
+        let contexts = self.carrier.save(source, carried).await?;
         // The place comes before its turn, too, for others may be copied for long.
         let place = self.place().await?;
         let turn = source.turn_soon().await?;
@@ -404,67 +369,6 @@ impl SandboxForker {
         }
     }
 
-    /// Has the contexts of the source save what their cells left, into its home directory, which is copied; they wait until what
-    /// this answers is dropped.
-    async fn save(&self, source: &SandboxEntry, carried: CarriedContexts) -> Result<Option<HeldContexts>, DaemonError> {
-        let options = SaveOptions {
-            skip: match carried {
-                CarriedContexts::All => false,
-                CarriedContexts::Possible => true,
-                CarriedContexts::Nothing => return Ok(None),
-            },
-            ..SaveOptions::new(source.specification().work_directory())
-        };
-        let contexts = self.contexts.of(source);
-        let count = contexts
-            .list()
-            .await
-            .map_err(|error| from_contexts(source, error))?
-            .len();
-        let options = SaveOptions {
-            wait: self.config.forks.wait,
-            time: self.config.forks.save,
-            bytes: options
-                .bytes
-                .min(self.room(source).await? / u64::try_from(count.max(1)).unwrap_or(u64::MAX)),
-            ..options
-        };
-        let saved = contexts.save(&options).await;
-        saved.map(Some).map_err(|error| from_contexts(source, error))
-    }
-
-    /// How many bytes of states fit on the disk of the source: one that takes more than its limit ends.
-    async fn room(&self, source: &SandboxEntry) -> Result<u64, DaemonError> {
-        let used = self.core.host.supervisor(source.id()).usage().await;
-        let used = used.map_err(|error| from_supervisor(source, error))?.disk_bytes;
-        let limit = Bytes::mib(source.specification().limits.disk_mib).0;
-        let free = limit.saturating_sub(used);
-        Ok(free - free / KEPT_FREE)
-    }
-
-    /// Has the contexts of a fork load what they saved when they were those of its source.
-    async fn load(&self, entry: &SandboxEntry, saved: &[SavedContext]) -> Result<(), DaemonError> {
-        if saved.is_empty() {
-            return Ok(());
-        }
-        let contexts = self.contexts.of(entry);
-        let loaded = timeout(self.config.forks.load, contexts.restore(saved)).await;
-        let loaded = loaded.unwrap_or_else(|_| {
-            Err(ContextError::NotLoaded {
-                id: saved.first().map(|context| context.id.clone()).unwrap_or_default(),
-                reason: format!("it took longer than {} s", self.config.forks.load.as_secs_f64()),
-            })
-        });
-        let left_out = loaded.map_err(|error| from_contexts(entry, error))?;
-        let all = saved.iter().flat_map(|context| &context.left_out).chain(&left_out);
-        for obstacle in all {
-            self.core
-                .registry
-                .log(entry.name(), LogLevel::Warn, format!("not carried: {obstacle}"));
-        }
-        Ok(())
-    }
-
     /// Makes sandboxes of those whose files are there.
     async fn make_all(
         self: &Arc<Self>,
@@ -514,7 +418,7 @@ impl SandboxForker {
         }
         self.maker.settle(entry, spec);
         drop(turn);
-        if let Err(error) = self.load(entry, saved).await {
+        if let Err(error) = self.carrier.load(entry, saved).await {
             let cause = EndCause::killed("its contexts could not load what they had saved");
             self.ender.end_in_background(entry, cause);
             return Err(error);
@@ -523,40 +427,11 @@ impl SandboxForker {
     }
 }
 
-fn runs(source: &SandboxEntry) -> Result<(), DaemonError> {
+pub(crate) fn runs(source: &SandboxEntry) -> Result<(), DaemonError> {
     match source.state() {
         SandboxState::Running => Ok(()),
         SandboxState::Paused => Err(DaemonError::conflict(source.name(), "is paused")),
         _ => Err(DaemonError::not_found(source.name())),
-    }
-}
-
-fn from_contexts(entry: &SandboxEntry, error: ContextError) -> DaemonError {
-    let id = entry.name();
-    match error {
-        ContextError::Process(ProcessError::Gone) => DaemonError::not_found(id),
-        ContextError::Process(ProcessError::Paused) => DaemonError::conflict(id, "is paused"),
-        error => DaemonError::Contexts {
-            id: id.to_owned(),
-            why: error.to_string(),
-            kind: error.kind(),
-            hint: error
-                .hint()
-                .and_then(|hint| Some(format!("{hint}: {}", left_out_by(&error)?))),
-        },
-    }
-}
-
-/// How whoever asks for forks has contexts, or what stands in their way, left out.
-fn left_out_by(error: &ContextError) -> Option<&'static str> {
-    match error {
-        ContextError::Unsavable { .. } => {
-            Some("`contexts` of a fork can be `possible`, as in `offleash fork --contexts possible`")
-        }
-        ContextError::NotSaved { .. } => {
-            Some("`contexts` of a fork can be `none`, as in `offleash fork --contexts none`")
-        }
-        _ => None,
     }
 }
 

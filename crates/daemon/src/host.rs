@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use offleash_core::id::RunId;
 use offleash_core::text::Text;
-use offleash_store::{DaemonLock, HostIdentity, SandboxDirectories, StateDirectory};
+use offleash_store::{
+    DaemonLock, HeldSnapshot, HostIdentity, SandboxDirectories, SnapshotDirectories, StateDirectory, remove_directory,
+};
 use offleash_supervisor::service::client::SupervisorClient;
 use offleash_supervisor::service::log::Noted;
 
@@ -99,6 +101,45 @@ impl SandboxHost {
             kept.map_or_else(|| launch::start(program.as_deref()), Ok)
         });
         launched.await?.map_err(DaemonError::host("start a supervisor"))
+    }
+
+    /// The snapshots on disk.
+    ///
+    /// # Errors
+    /// `Host`.
+    pub(crate) fn snapshots(&self) -> Result<SnapshotDirectories, DaemonError> {
+        let found = SnapshotDirectories::of(self.state.path());
+        found.map_err(|error| DaemonError::host("use the directory of snapshots")(error.source))
+    }
+
+    /// Keeps the snapshot `id` in place, if one is meant.
+    ///
+    /// # Errors
+    /// `UnknownSnapshot` if it is not there any more, `Host`.
+    pub(crate) async fn hold_snapshot(&self, id: Option<&str>) -> Result<Option<HeldSnapshot>, DaemonError> {
+        let Some(id) = id else { return Ok(None) };
+        let unknown = || DaemonError::UnknownSnapshot { name: id.to_owned() };
+        let run_id: RunId = id.parse().map_err(|_| unknown())?;
+        let held = self.snapshots()?.hold(&run_id);
+        let held = held.map_err(|error| DaemonError::host("open a snapshot")(error.source))?;
+        held.map(Some).ok_or_else(unknown)
+    }
+
+    /// Removes the files of a snapshot that nobody uses; answers whether they are gone.
+    pub(crate) async fn remove_snapshot(&self, id: &RunId) -> bool {
+        let (Ok(snapshots), state) = (self.snapshots(), self.state.path().to_owned()) else {
+            return false;
+        };
+        let (program, id, lock) = (self.program.clone(), id.clone(), self.lock());
+        let removed = blocking("remove a snapshot", move || {
+            let _until_done = lock;
+            match snapshots.unless_held(&id, remove_directory) {
+                Ok(is_gone) => is_gone,
+                // What belongs to subordinate ids takes their superuser.
+                Err(_) => launch::remove_snapshot(program.as_deref(), &state, &id).is_ok(),
+            }
+        });
+        removed.await.unwrap_or(false)
     }
 
     /// Removes the directory of a sandbox and what its supervisor may have left elsewhere.

@@ -127,10 +127,23 @@ fn hold(pid: Pid) -> io::Result<(u64, Process, Process)> {
 /// # Errors
 /// When it cannot be started, or could not remove all of it.
 pub(crate) fn remove_layer(program: Option<&Path>, state: &Path, id: &RunId) -> io::Result<()> {
+    remove_in_process(program, state, id, false)
+}
+
+/// As [`remove_layer`], for a snapshot.
+///
+/// # Errors
+/// As [`remove_layer`], and when somebody holds it.
+pub(crate) fn remove_snapshot(program: Option<&Path>, state: &Path, id: &RunId) -> io::Result<()> {
+    remove_in_process(program, state, id, true)
+}
+
+fn remove_in_process(program: Option<&Path>, state: &Path, id: &RunId, is_snapshot: bool) -> io::Result<()> {
     let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
     let order = order_file(&RemoveOrder {
         state: Text::from(state),
         id: id.clone(),
+        is_snapshot,
     })?;
     let streams = [order.as_fd(), null.as_fd(), null.as_fd()];
     let pid = start_own(program, SupervisorRole::RemoveLayer, &[], streams)?;

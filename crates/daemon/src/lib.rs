@@ -8,6 +8,7 @@
 mod admission;
 mod adoption;
 mod caller;
+mod carrying;
 mod config;
 mod contexts;
 mod copying;
@@ -48,6 +49,7 @@ mod sampling;
 mod sandboxes;
 mod secret_use;
 mod secrets;
+mod snapshots;
 mod specification;
 mod supervisor_pool;
 mod template_removal;
@@ -57,14 +59,15 @@ mod view;
 mod zygotes;
 
 pub use self::caller::{Caller, LOCAL_KEY};
+pub use self::carrying::CarriedContexts;
 pub use self::config::{
-    AdmissionConfig, DaemonConfig, ForksConfig, ImageRule, ImagesConfig, PoolConfig, PullMode, TemplatePool,
-    TemplatesConfig, ZygotesConfig,
+    AdmissionConfig, DaemonConfig, ForksConfig, ImageRule, ImagesConfig, PoolConfig, PullMode, SnapshotsConfig,
+    TemplatePool, TemplatesConfig, ZygotesConfig,
 };
 pub use self::contexts::{SandboxContexts, SandboxProcesses, SandboxStream, is_driver_tag};
 pub use self::daemon::Daemon;
 pub use self::error::DaemonError;
-pub use self::forking::{CarriedContexts, ForkRequest, ForkResults, MAX_FORKS};
+pub use self::forking::{ForkRequest, ForkResults, MAX_FORKS};
 pub use self::keys::KeyStore;
 pub use self::listing::{ListFilter, MAX_LISTED};
 pub use self::origin::{BASE_TEMPLATE, IMAGE_PREFIX};
@@ -75,6 +78,7 @@ pub use self::request::{
     ALLOW_PTRACE_LABEL, CreateRequest, EgressProxy, LimitsRequest, NAME_LABEL, NetworkSettings, OnTimeout,
 };
 pub use self::secrets::SecretView;
+pub use self::snapshots::{ImportRequest, SnapshotFilter, SnapshotPage, SnapshotRequest, SnapshotView};
 pub use self::view::{
     AccessRules, ENVD_VERSION, InterpreterOrigin, LogLine, NameMatches, SandboxCounts, SandboxEvent, SandboxLimits,
     SandboxPage, SandboxView, UsageSample, VisibleState,

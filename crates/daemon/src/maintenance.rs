@@ -14,6 +14,7 @@ use crate::expiry::SandboxExpiry;
 use crate::key_revocation::KeyRevocation;
 use crate::registry::Change;
 use crate::secrets::SecretStore;
+use crate::snapshots::SnapshotStore;
 
 /// Looked at so often at least: somebody may have set the machine's clock.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(5);
@@ -34,6 +35,7 @@ pub(crate) struct MaintenanceLoop {
     revocation: Arc<KeyRevocation>,
     secrets: Arc<SecretStore>,
     ender: Arc<SandboxEnder>,
+    snapshots: Arc<SnapshotStore>,
 }
 
 /// What was done when.
@@ -52,6 +54,7 @@ impl MaintenanceLoop {
         revocation: Arc<KeyRevocation>,
         secrets: Arc<SecretStore>,
         ender: Arc<SandboxEnder>,
+        snapshots: Arc<SnapshotStore>,
     ) -> Self {
         Self {
             core,
@@ -60,6 +63,7 @@ impl MaintenanceLoop {
             revocation,
             secrets,
             ender,
+            snapshots,
         }
     }
 
@@ -98,6 +102,7 @@ impl MaintenanceLoop {
         if last.removed.elapsed() > REMOVES_EVERY {
             last.removed = Instant::now();
             self.ender.remove_again().await;
+            self.snapshots.remove_released().await;
         }
         if last.forgot.is_none_or(|forgot| forgot.elapsed() > FORGETS_EVERY) {
             last.forgot = Some(Instant::now());

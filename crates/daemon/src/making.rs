@@ -40,6 +40,8 @@ use crate::templates;
 use crate::view::SandboxLimits;
 use crate::zygotes::ZygotePool;
 
+mod remaking;
+
 /// Makes sandboxes.
 #[derive(Debug)]
 pub(crate) struct SandboxMaker {
@@ -350,6 +352,7 @@ impl SandboxMaker {
             descent: ZygoteRole::Alone,
             wants_copy: false,
             is_copied: false,
+            snapshot: specification.snapshot.as_deref().and_then(|id| id.parse().ok()),
             longest_hold_ms: None,
         })
     }

@@ -13,6 +13,9 @@ use crate::registry::SandboxRow;
 pub struct CreateRequest {
     /// The template's name; `base` is the one that is always there.
     pub template: String,
+    /// The snapshot that it is made of, by id or name; then the template is that of the snapshot. A template's name that is one
+    /// of the caller's snapshots means that, too.
+    pub snapshot: Option<String>,
     /// How long it may live, seconds; the daemon's default if `None`. Zero is refused.
     pub timeout_seconds: Option<u64>,
     /// What it is called by people: label [`NAME_LABEL`], which no other sandbox of the key has.
@@ -119,6 +122,7 @@ impl Default for CreateRequest {
     fn default() -> Self {
         Self {
             template: BASE_TEMPLATE.to_owned(),
+            snapshot: None,
             timeout_seconds: None,
             name: None,
             metadata: BTreeMap::new(),

@@ -35,6 +35,10 @@ pub(crate) struct Specification {
     pub(crate) zygote: Option<ProcessRef>,
     /// The sandbox whose files it begins with; they are copied before it is made.
     pub(crate) fork_of: Option<String>,
+    /// The snapshot, or the checkpoint that it was restored to, that its files lie over.
+    pub(crate) snapshot: Option<String>,
+    /// The checkpoint that it is at, or was made last.
+    pub(crate) checkpoint: Option<String>,
     /// How it is isolated; empty until it is there.
     pub(crate) level: String,
     /// What is not enforced, with the reason.
@@ -79,6 +83,8 @@ impl Specification {
             cwd: None,
             zygote: None,
             fork_of: None,
+            snapshot: None,
+            checkpoint: None,
             level: String::new(),
             not_enforced: BTreeMap::new(),
         }

@@ -59,6 +59,8 @@ pub struct SandboxView {
     /// The sandbox that it was forked from, which may be gone. Whoever may know of the fork may know of that: a key forks
     /// what it sees.
     pub fork_of: Option<String>,
+    /// The snapshot that it was made of, or the checkpoint that it was put back to.
+    pub snapshot: Option<String>,
     /// Which version of the file and process services it has, in E2B's count.
     pub envd_version: &'static str,
 }

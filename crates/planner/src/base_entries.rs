@@ -30,6 +30,7 @@ impl BaseTemplate {
             lower,
             stack: Vec::new(),
             template: None,
+            snapshot: None,
             skeleton: None,
             layer: state_directory.join("scratch"),
         };
@@ -51,6 +52,8 @@ pub struct BasePart {
     pub stack: Vec<PathBuf>,
     /// The layer in which a template was built, which holds what it has of the directory; see [`PlanNode::Base`].
     pub template: Option<PathBuf>,
+    /// The layer of a snapshot, likewise.
+    pub snapshot: Option<PathBuf>,
     /// The same directories, which belong to the sandbox's superuser; see [`PlanNode::Base`].
     pub skeleton: Option<PathBuf>,
     /// The writable layer.
@@ -103,6 +106,7 @@ pub(super) fn entries_of_kernel(template: &BaseTemplate, limits: &Limits) -> Vec
             lower: part.lower.clone(),
             stack: part.stack.clone(),
             template: part.template.clone(),
+            snapshot: part.snapshot.clone(),
             skeleton: part.skeleton.clone(),
             layer: part.layer.clone(),
         };

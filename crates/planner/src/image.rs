@@ -123,6 +123,7 @@ mod tests {
             group: "root:x:0:\n".to_owned(),
             env: vec![("PATH".to_owned(), "/opt/bin:relative::/bin".to_owned())],
             working_directory: None,
+            snapshot: None,
         }
     }
 

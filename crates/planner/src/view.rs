@@ -63,8 +63,8 @@ impl<'a> PlanView<'a> {
             return Some(source.to_path_buf());
         }
         let lower = source.join(rest);
-        let of_template = upper_of_template(&entry.node).map(|upper| upper.join(rest));
-        Some(of_template.filter(|path| covers(path, &lower)).unwrap_or(lower))
+        let mut built = uppers_built(&entry.node).into_iter().map(|upper| upper.join(rest));
+        Some(built.find(|path| covers(path, &lower)).unwrap_or(lower))
     }
 
     /// The names in a directory that was resolved, from wherever they come.
@@ -77,11 +77,9 @@ impl<'a> PlanView<'a> {
             return rest(entry).map_or_else(BTreeSet::new, |rest| image_stack::names_in(lower, stack, rest));
         }
         let parts = self.entry_above(&directory.inside).map(|entry| {
-            let roots = [
-                source_of(&entry.node).map(Path::to_owned),
-                upper_of_template(&entry.node),
-            ];
-            roots.map(|root| Some(root?.join(rest(entry)?)))
+            let source = source_of(&entry.node).map(Path::to_owned);
+            let roots = source.into_iter().chain(uppers_built(&entry.node));
+            roots.map(move |root| Some(root.join(rest(entry)?)))
         });
         let parts = parts.into_iter().flatten().flatten();
         let entries = parts.flat_map(|path| fs::read_dir(path).into_iter().flatten().flatten());
@@ -149,14 +147,13 @@ pub(super) fn source_of(node: &PlanNode) -> Option<&Path> {
     }
 }
 
-/// What a template holds of a part of a root.
-fn upper_of_template(node: &PlanNode) -> Option<PathBuf> {
-    match node {
-        PlanNode::Base {
-            template: Some(layer), ..
-        } => Some(layer.join("upper")),
-        _ => None,
-    }
+/// What a snapshot and a template hold of a part of a root, the topmost first.
+fn uppers_built(node: &PlanNode) -> Vec<PathBuf> {
+    let PlanNode::Base { template, snapshot, .. } = node else {
+        return Vec::new();
+    };
+    let layers = [snapshot, template].into_iter().flatten();
+    layers.map(|layer| layer.join("upper")).collect()
 }
 
 /// Whether what a template has at `path` is what is seen, and not the host's at `lower`: directories of both are one.
@@ -225,6 +222,7 @@ mod tests {
                 lower: host.clone(),
                 stack: Vec::new(),
                 template: Some(layer.clone()),
+                snapshot: None,
                 skeleton: None,
                 layer: scratch.path().into(),
             },

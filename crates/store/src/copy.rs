@@ -9,6 +9,8 @@
 
 mod attributes;
 mod contents;
+mod index;
+mod refresh;
 
 use std::ffi::{CStr, CString, OsStr};
 use std::os::fd::OwnedFd;
@@ -16,14 +18,16 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use offleash_core::error::{ErrorKind, Explained};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
+use rustix::fs::{AtFlags, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
+pub use self::attributes::OwnerShift;
 use self::attributes::{copy_attributes, copy_owner_and_times};
-use self::contents::copy_contents;
+pub use self::index::{LayerIndex, MAX_INDEX};
+use self::refresh::make_entry;
+pub use self::refresh::{CopyRound, LayerRefresh, SharedLayer, link_layer};
 use crate::failure::{FailedCall, FileError};
 use crate::node::{NodeKind, kind_of};
-use crate::overlay::is_whiteout_device;
 use crate::removal::remove_tree;
 
 /// What the copy of a file with several names is linked from, beside the copy until that is whole.
@@ -119,6 +123,7 @@ pub fn copy_layer(from: &Path, to: &Path, budget: &mut CopyBudget) -> Result<(),
                 links,
                 above: Vec::new(),
                 waiting: 0,
+                shift: OwnerShift::default(),
                 budget,
             };
             copy.run()
@@ -149,6 +154,7 @@ struct TreeCopy<'budget> {
     above: Vec<ParentDirectory>,
     /// Bytes of the names in them.
     waiting: usize,
+    shift: OwnerShift,
     budget: &'budget mut CopyBudget,
 }
 
@@ -242,45 +248,7 @@ impl TreeCopy<'_> {
 
     /// Makes `made` in `parent` as the entry `name` is.
     fn make(&self, parent: &OwnedFd, made: &CStr, name: &CStr, stat: &Stat) -> Result<(), CopyError> {
-        match kind_of(stat) {
-            NodeKind::File => return self.make_file(parent, made, name, stat),
-            NodeKind::Symlink => {
-                let target = rustix::fs::readlinkat(&self.source, name, Vec::new()).tried("reading", path_of(name))?;
-                rustix::fs::symlinkat(target, parent, made).tried("creating", path_of(name))?;
-            }
-            NodeKind::Device if is_whiteout_device(stat) => {
-                make_special(parent, made, name, FileType::CharacterDevice)?
-            }
-            // Nobody in a sandbox can make one.
-            NodeKind::Device => return Ok(()),
-            _ => match FileType::from_raw_mode(stat.st_mode) {
-                kind @ (FileType::Fifo | FileType::Socket) => make_special(parent, made, name, kind)?,
-                _ => return Ok(()),
-            },
-        }
-        copy_attributes((&self.source, name), (parent, made)).tried("copying the attributes of", path_of(name))?;
-        copy_owner_and_times(stat, parent, made).tried("copying the owner of", path_of(name))?;
-        Ok(())
-    }
-
-    fn make_file(&self, parent: &OwnedFd, made: &CStr, name: &CStr, stat: &Stat) -> Result<(), CopyError> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let from = rustix::fs::openat(&self.source, name, flags, Mode::empty()).tried("opening", path_of(name))?;
-        let opened = rustix::fs::fstat(&from).tried("examining", path_of(name))?;
-        if (opened.st_dev, opened.st_ino) != (stat.st_dev, stat.st_ino) || kind_of(&opened) != NodeKind::File {
-            return Err(changed(name));
-        }
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let to = rustix::fs::openat(parent, made, flags, Mode::RUSR | Mode::WUSR).tried("creating", path_of(name))?;
-        copy_contents(&from, &to, opened.st_size).tried("copying", path_of(name))?;
-        // Neither torn nor larger than was counted, should somebody have written to it after all.
-        let after = rustix::fs::fstat(&from).tried("examining", path_of(name))?;
-        if written(&after) != written(stat) {
-            return Err(changed(name));
-        }
-        copy_attributes((&self.source, name), (parent, made)).tried("copying the attributes of", path_of(name))?;
-        copy_owner_and_times(&opened, parent, made).tried("copying the owner of", path_of(name))?;
-        Ok(())
+        make_entry(&self.source, parent, made, name, stat, self.shift, CopyRound::Still)
     }
 
     /// Goes down into `name`; what is left to do here is answered.
@@ -309,14 +277,11 @@ impl TreeCopy<'_> {
     /// A directory's copy has its attributes once nothing more is made in it.
     fn finish(&self) -> Result<(), CopyError> {
         let stat = rustix::fs::fstat(&self.source).tried("examining", ".")?;
-        copy_attributes((&self.source, c"."), (&self.target, c".")).tried("copying the attributes of", ".")?;
-        copy_owner_and_times(&stat, &self.target, c".").tried("copying the owner of", ".")?;
+        copy_attributes((&self.source, c"."), (&self.target, c"."), self.shift)
+            .tried("copying the attributes of", ".")?;
+        copy_owner_and_times(&stat, &self.target, c".", self.shift).tried("copying the owner of", ".")?;
         Ok(())
     }
-}
-
-fn make_special(parent: &OwnedFd, made: &CStr, name: &CStr, kind: FileType) -> Result<(), FileError> {
-    rustix::fs::mknodat(parent, made, kind, Mode::RUSR | Mode::WUSR, 0).tried("creating", path_of(name))
 }
 
 fn reopen(directory: &OwnedFd, name: &CStr) -> Result<OwnedFd, FileError> {

@@ -34,6 +34,7 @@ mod runs;
 mod sandboxes;
 mod seen;
 mod skeleton;
+mod snapshots;
 mod spares;
 mod spread;
 mod state;
@@ -53,7 +54,10 @@ pub use apply::{
 pub use audit::{AuditError, AuditEvent, AuditLine, AuditLines, AuditLog, BadLine, LogRecovery, VerifyReport};
 pub use change::{ChangeError, ChangeKind, LayerChange, summarize};
 pub use clock::{rfc3339, rfc3339_now};
-pub use copy::{CopyBudget, CopyError, copy_layer};
+pub use copy::{
+    CopyBudget, CopyError, CopyRound, LayerIndex, LayerRefresh, MAX_INDEX, OwnerShift, SharedLayer, copy_layer,
+    link_layer,
+};
 pub use failure::FileError;
 pub use identity::HostIdentity;
 pub use leads_out::HostPath;
@@ -65,6 +69,7 @@ pub use run::StoredRun;
 pub use run_error::RunError;
 pub use runs::{KEPT_TOMBSTONES, RunListing, RunState, runs};
 pub use sandboxes::{DaemonLock, DirectoryHold, SandboxDirectories};
+pub use snapshots::{HeldSnapshot, SnapshotDirectories};
 pub use spares::SpareMaintenance;
 pub use spread::spread;
 pub use state::{StateDirectory, StateError};

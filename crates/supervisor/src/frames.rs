@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 
 use offleash_core::plan::Environment;
 use offleash_core::text::Text;
-pub use offleash_protocol::Dialogue as Message;
+pub use offleash_protocol::{Dialogue as Message, MessageDecoder as FrameDecoder};
 use offleash_protocol::{MessageDecoder, encode};
 use rustix::fs::MemfdFlags;
 

@@ -85,6 +85,7 @@ fn specify_root(root: ImageRoot) -> Result<ImageSpec, ImageError> {
         group,
         env: root.config.env,
         working_directory: working_directory.map(|path| normal(&Path::new("/").join(path))),
+        snapshot: None,
     })
 }
 
@@ -176,7 +177,7 @@ pub(crate) fn open(state: &Path, image: &ImageSpec, ids: IdChoice) -> Result<Ima
 }
 
 /// What a root of the image consists of whose writable layer is in `layer`.
-pub(crate) fn parts(image: &ImageRoot, layer: &Path) -> Result<BaseTemplate, BaseError> {
+pub(crate) fn parts(image: &ImageRoot, layer: &Path, snapshot: Option<&Path>) -> Result<BaseTemplate, BaseError> {
     let layer = layer.join("root");
     prepare(&layer, 0o755)?;
     let root = BasePart {
@@ -189,6 +190,7 @@ pub(crate) fn parts(image: &ImageRoot, layer: &Path) -> Result<BaseTemplate, Bas
             .map(Path::to_owned)
             .collect(),
         template: None,
+        snapshot: snapshot.map(|snapshot| snapshot.join("root")),
         skeleton: None,
         layer,
     };

@@ -24,6 +24,8 @@ pub enum SupervisorRole {
     Prewarmed,
     /// Copies what a sandbox wrote, for another one.
     CopyLayer,
+    /// Copies what a sandbox wrote, as a snapshot.
+    CopySnapshot,
     /// Removes what a sandbox left that is gone.
     RemoveLayer,
     /// Measures what a sandbox wrote, where its supervisor may not enter all of it.
@@ -35,11 +37,12 @@ pub enum SupervisorRole {
 }
 
 impl SupervisorRole {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Sandbox,
         Self::Local,
         Self::Prewarmed,
         Self::CopyLayer,
+        Self::CopySnapshot,
         Self::RemoveLayer,
         Self::MeasureLayer,
         Self::BuildTemplate,
@@ -53,6 +56,7 @@ impl SupervisorRole {
             Self::Local => "local",
             Self::Prewarmed => "prewarmed",
             Self::CopyLayer => "copy-layer",
+            Self::CopySnapshot => "copy-snapshot",
             Self::RemoveLayer => "remove-layer",
             Self::MeasureLayer => MEASURE_ROLE,
             Self::BuildTemplate => BUILD_ROLE,
@@ -76,8 +80,10 @@ impl SupervisorRole {
 pub struct RemoveOrder {
     /// The state directory.
     pub state: Text,
-    /// The sandbox, which is gone.
+    /// The sandbox, which is gone, or the snapshot.
     pub id: RunId,
+    /// Whether it is a snapshot, which nobody holds.
+    pub is_snapshot: bool,
 }
 
 impl Dialogue for RemoveOrder {

@@ -5,6 +5,7 @@
 mod authentication;
 mod keys;
 pub(crate) mod listing;
+mod snapshots;
 mod work;
 
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use offleash_daemon::{Caller, Daemon, DaemonError, Scope};
 
 pub(crate) use self::authentication::API_KEY;
 use self::keys::KeyService;
+pub(crate) use self::snapshots::snapshot_filter;
 use crate::http::answer::ApiRefusal;
 use crate::http::body::Body;
 use crate::http::failure;

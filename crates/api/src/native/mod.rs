@@ -7,6 +7,7 @@ pub(crate) mod run;
 pub(crate) mod sandboxes;
 pub(crate) mod server;
 mod shapes;
+pub(crate) mod snapshots;
 
 pub(crate) use self::cells::{CellEvent, NewCell, NewDefaultCell};
 pub(crate) use self::contexts::{ContextAnswer, ContextList, NewContext};
@@ -14,4 +15,7 @@ pub(crate) use self::shapes::{
     AuditAnswer, ForkList, KeyList, MadeKey, NameAnswer, NewCommand, NewForks, NewKey, NewPolicy, NewRun, NewSandbox,
     PolicyAnswer, RefusalAnswer, ResumeBody, RunResult, SandboxAnswer, SandboxList, SandboxUsage, UsageAnswer,
     VersionAnswer,
+};
+pub(crate) use self::snapshots::{
+    CheckpointList, NewCheckpoint, NewImport, NewSnapshot, RestoreBody, SnapshotAnswer, SnapshotList,
 };

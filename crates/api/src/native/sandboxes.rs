@@ -33,6 +33,7 @@ pub(crate) fn create_request(new: NewSandbox, idempotency_key: Option<String>) -
     Ok(CreateRequest {
         name,
         template,
+        snapshot: new.snapshot,
         timeout_seconds: new.timeout_seconds,
         metadata: new.metadata.unwrap_or_default(),
         env: new.env.unwrap_or_default(),
@@ -45,7 +46,7 @@ pub(crate) fn create_request(new: NewSandbox, idempotency_key: Option<String>) -
     })
 }
 
-fn named(given: &str) -> Result<SandboxName, ApiRefusal> {
+pub(super) fn named(given: &str) -> Result<SandboxName, ApiRefusal> {
     let name = given.parse();
     name.map_err(|error: SandboxNameError| ApiRefusal::bad_request(format!("name: {error}")))
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use offleash_daemon::{EventKind, KeyRow, Quota, SandboxView};
+use offleash_daemon::{EventKind, KeyRow, Quota, SandboxLimits, SandboxView};
 use offleash_supervisor::service::message::SupervisorUsage;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -50,6 +50,9 @@ pub(crate) struct NewSandbox {
     pub(crate) template: Option<String>,
     /// The image of containers that it is of instead of a template, such as `python:3.12-slim`.
     pub(crate) image: Option<String>,
+    /// The snapshot that it is made of, by id or name; its template, and its limits and variables where nothing is said, are
+    /// those of the snapshot.
+    pub(crate) snapshot: Option<String>,
     /// What it is called: label `offleash.name`, which no other sandbox of the key may have.
     pub(crate) name: Option<String>,
     /// How long it may live, seconds; 300 if absent.
@@ -217,6 +220,8 @@ pub(crate) struct SandboxAnswer {
     pub(crate) interpreter: String,
     /// The sandbox that it was forked from, which may be gone; `null` if it is no fork.
     pub(crate) fork_of: Option<String>,
+    /// The snapshot that it was made of, or the checkpoint that it was put back to; `null` if neither.
+    pub(crate) snapshot: Option<String>,
     /// When it was handed out.
     pub(crate) started_at: String,
     /// When its time is up.
@@ -408,6 +413,17 @@ pub(crate) struct RefusalAnswer {
     pub(crate) message: String,
 }
 
+impl From<SandboxLimits> for LimitsAnswer {
+    fn from(limits: SandboxLimits) -> Self {
+        Self {
+            cpus: limits.cpus,
+            memory_mib: limits.memory_mib,
+            disk_mib: limits.disk_mib,
+            pids: limits.pids,
+        }
+    }
+}
+
 impl From<SandboxView> for SandboxAnswer {
     fn from(view: SandboxView) -> Self {
         Self {
@@ -419,17 +435,13 @@ impl From<SandboxView> for SandboxAnswer {
             not_enforced: view.not_enforced,
             interpreter: view.interpreter.as_str().to_owned(),
             fork_of: view.fork_of,
+            snapshot: view.snapshot,
             started_at: time::text(view.started_at),
             ends_at: time::text(view.end_at),
             pause_on_timeout: view.on_timeout == offleash_daemon::OnTimeout::Pause,
             auto_resume: view.auto_resume,
             metadata: view.metadata,
-            limits: LimitsAnswer {
-                cpus: view.limits.cpus,
-                memory_mib: view.limits.memory_mib,
-                disk_mib: view.limits.disk_mib,
-                pids: view.limits.pids,
-            },
+            limits: LimitsAnswer::from(view.limits),
             policy: PolicyAnswer {
                 internet: view.network.internet.unwrap_or(true),
                 allow: view.network.allow_out,

@@ -1,7 +1,7 @@
 //! The routes of E2B's control plane. Some are there in two versions, as its SDKs have called both.
 
-use super::{ADMIN, CREATE, READ, RouteEntry, at_once, route};
-use crate::e2b::control::{CallVersion, sandboxes, secrets, templates};
+use super::{CREATE, READ, RouteEntry, at_once, route};
+use crate::e2b::control::{CallVersion, sandboxes, secrets, snapshots, templates};
 use crate::http::json::MAX_BODY;
 
 /// No body is read.
@@ -9,7 +9,7 @@ const NO_BODY: Option<usize> = None;
 /// A body of JSON.
 const BODY: Option<usize> = Some(MAX_BODY);
 
-pub(super) static ROUTES: [RouteEntry; 27] = [
+pub(super) static ROUTES: [RouteEntry; 29] = [
     route!("E2bCreateSandboxFirst", POST "/sandboxes", CREATE, BODY,
         "Makes a sandbox; it lives for 15 seconds if nothing is said.",
         None,
@@ -62,6 +62,14 @@ pub(super) static ROUTES: [RouteEntry; 27] = [
         "Makes sandboxes that begin as copies of a running one.",
         None,
         |call| Box::pin(sandboxes::fork(call.asked, call.first(), call.body))),
+    route!("E2bCreateSnapshot", POST "/sandboxes/{id}/snapshots", CREATE, BODY,
+        "Makes a snapshot of a running sandbox.",
+        None,
+        |call| Box::pin(snapshots::create(call.asked, call.first(), call.body))),
+    route!("E2bListSnapshots", GET "/snapshots", READ, NO_BODY,
+        "Lists snapshots, in pages.",
+        None,
+        |call| at_once(snapshots::list(call.asked))),
     route!("E2bSetNetwork", PUT "/sandboxes/{id}/network", CREATE, BODY,
         "Replaces what a sandbox may reach.",
         None,
@@ -114,8 +122,8 @@ pub(super) static ROUTES: [RouteEntry; 27] = [
         "Says whether a template of this name is there, or is built when it is asked for.",
         None,
         |call| Box::pin(templates::alias(call.asked, call.first()))),
-    route!("E2bRemoveTemplate", DELETE "/templates/{template}", ADMIN, NO_BODY,
-        "Removes a template that no sandbox uses.",
+    route!("E2bRemoveTemplate", DELETE "/templates/{template}", CREATE, NO_BODY,
+        "Removes a snapshot, or with the scope `admin` a template that no sandbox uses.",
         None,
         |call| Box::pin(templates::remove(call.asked, call.first()))),
 ];

@@ -7,10 +7,11 @@ use super::{ADMIN, CREATE, READ, RouteEntry, RouteHandler, at_once, document, ro
 use crate::cells::MAX_CELL_BODY;
 use crate::http::json::MAX_BODY;
 use crate::native::{
-    AuditAnswer, CellEvent, ContextAnswer, ContextList, ForkList, KeyList, MadeKey, NameAnswer, NewCell, NewCommand,
-    NewContext, NewDefaultCell, NewForks, NewKey, NewPolicy, NewRun, NewSandbox, PolicyAnswer, ResumeBody, RunResult,
-    SandboxAnswer, SandboxList, SandboxUsage, UsageAnswer, VersionAnswer, cells, contexts, keys, run, sandboxes,
-    server,
+    AuditAnswer, CellEvent, CheckpointList, ContextAnswer, ContextList, ForkList, KeyList, MadeKey, NameAnswer,
+    NewCell, NewCheckpoint, NewCommand, NewContext, NewDefaultCell, NewForks, NewImport, NewKey, NewPolicy, NewRun,
+    NewSandbox, NewSnapshot, PolicyAnswer, RestoreBody, ResumeBody, RunResult, SandboxAnswer, SandboxList,
+    SandboxUsage, SnapshotAnswer, SnapshotList, UsageAnswer, VersionAnswer, cells, contexts, keys, run, sandboxes,
+    server, snapshots,
 };
 
 /// No body is read.
@@ -37,6 +38,14 @@ const LIST: QueryDocs = &[
     ("order", "`asc` or `desc` by the time of their start; `desc` if absent"),
 ];
 
+/// Of a list of snapshots.
+const SNAPSHOTS: QueryDocs = &[
+    ("sandbox", "those of one sandbox"),
+    ("name", "the one of that name"),
+    ("limit", "1 to 100; 100 if absent"),
+    ("nextToken", "where the page before ended"),
+];
+
 /// Of the audit log.
 const AUDIT: QueryDocs = &[
     ("sandbox", "those of one sandbox"),
@@ -56,7 +65,7 @@ const REVOKE: QueryDocs = &[(
     "`true` has the key's sandboxes ended, too, within seconds; the id may be that of a key that was removed before",
 )];
 
-pub(super) static ROUTES: [RouteEntry; 29] = [
+pub(super) static ROUTES: [RouteEntry; 38] = [
     RouteEntry {
         operation: "OpenApi",
         method: Method::GET,
@@ -98,6 +107,42 @@ pub(super) static ROUTES: [RouteEntry; 29] = [
         "Makes sandboxes whose files and contexts of code begin as a copy of those of a running one, at one moment; each is made or not.",
         Some(answers(201).reads::<NewForks>().with::<ForkList>()),
         |call| Box::pin(sandboxes::fork(call.asked, call.first(), call.body))),
+    route!("CreateSnapshot", POST "/v1/sandboxes/{id}/snapshots", CREATE, BODY,
+        "Makes a snapshot of the files and contexts of code of a running sandbox, of which others can be made; it stands still for a moment.",
+        Some(answers(201).reads::<NewSnapshot>().with::<SnapshotAnswer>()),
+        |call| Box::pin(snapshots::create(call.asked, call.first(), call.body))),
+    route!("ListSnapshots", GET "/v1/snapshots", READ, NO_BODY,
+        "Lists snapshots, the newest first.",
+        Some(answers(200).with_query(SNAPSHOTS).with::<SnapshotList>()),
+        |call| at_once(snapshots::list(call.asked))),
+    route!("ImportSnapshot", POST "/v1/snapshots", CREATE, BODY,
+        "Takes a snapshot in whose files the owner of the machine put into the state directory, as `offleash snapshot import` does.",
+        Some(answers(201).reads::<NewImport>().with::<SnapshotAnswer>()),
+        |call| Box::pin(snapshots::import(call.asked, call.body))),
+    route!("GetSnapshot", GET "/v1/snapshots/{snapshot}", READ, NO_BODY,
+        "Shows a snapshot, by its id or its name.",
+        Some(answers(200).with::<SnapshotAnswer>()),
+        |call| at_once(snapshots::get(call.asked, call.first()))),
+    route!("RemoveSnapshot", DELETE "/v1/snapshots/{snapshot}", CREATE, NO_BODY,
+        "Removes a snapshot; sandboxes made of it go on, and its files go with the last of them.",
+        Some(answers(204)),
+        |call| Box::pin(snapshots::remove(call.asked, call.first()))),
+    route!("CreateCheckpoint", POST "/v1/sandboxes/{id}/checkpoints", CREATE, BODY,
+        "Makes a checkpoint of the files of a running sandbox, to which it can be put back; it stands still for a moment.",
+        Some(answers(201).reads::<NewCheckpoint>().with::<SnapshotAnswer>()),
+        |call| Box::pin(snapshots::create_checkpoint(call.asked, call.first(), call.body))),
+    route!("ListCheckpoints", GET "/v1/sandboxes/{id}/checkpoints", READ, NO_BODY,
+        "Lists the checkpoints of a sandbox, the oldest first.",
+        Some(answers(200).with::<CheckpointList>()),
+        |call| at_once(snapshots::list_checkpoints(call.asked, call.first()))),
+    route!("RemoveCheckpoint", DELETE "/v1/sandboxes/{id}/checkpoints/{checkpoint}", CREATE, NO_BODY,
+        "Removes a checkpoint.",
+        Some(answers(204)),
+        |call| Box::pin(snapshots::remove_checkpoint(call.asked, call.segments))),
+    route!("RestoreSandbox", POST "/v1/sandboxes/{id}/restore", CREATE, BODY,
+        "Puts a sandbox back to a checkpoint: its processes end, its files are those of the checkpoint, all else stays.",
+        Some(answers(200).reads::<RestoreBody>().with::<SandboxAnswer>()),
+        |call| Box::pin(snapshots::restore(call.asked, call.first(), call.body))),
     route!("RunInSandbox", POST "/v1/sandboxes/{id}/run", CREATE, BODY,
         "Runs a command in a sandbox and answers when it has ended.",
         Some(answers(200).reads::<NewCommand>().with::<RunResult>()),

@@ -16,6 +16,9 @@ pub(crate) struct CreateArgs {
     /// its configuration let it pull.
     #[arg(long, value_name = "NAME", conflicts_with = "template")]
     pub(crate) image: Option<String>,
+    /// The snapshot that the sandbox is made of, by its id or its name, instead of a template.
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with_all = ["template", "image"])]
+    pub(crate) snapshot: Option<String>,
     /// What it is called: stands for its id. No other that lives has the name; label `offleash.name` says it.
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<SandboxName>,

@@ -53,6 +53,9 @@ pub(super) fn create(client: &Client, arguments: &CreateArgs) -> Result<ExitCode
     if arguments.allow_ptrace {
         body["metadata"][ALLOW_PTRACE_LABEL] = json!("true");
     }
+    if let Some(snapshot) = &arguments.snapshot {
+        body["snapshot"] = json!(snapshot);
+    }
     if let Some(name) = &arguments.name {
         body["name"] = json!(name.as_str());
     }

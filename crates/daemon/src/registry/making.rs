@@ -7,6 +7,7 @@ use super::error::RegistryError;
 use super::rows::{EventRow, KeyRow, LogRow, MetricRow, SandboxRow};
 use super::schema::{KEPT_EVENTS, KEPT_EVENTS_OF_KEY, KEPT_LOGS, KEPT_LOGS_OF_ALL, KEPT_METRICS};
 use super::secrets::{self, SecretRow};
+use super::snapshots::{self, SnapshotRow};
 
 /// One change.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,7 +16,7 @@ pub enum Change {
     AddSandbox(Box<SandboxRow>),
     /// A sandbox as it is now; its generation is one more than the one that is there.
     SetSandbox(Box<SandboxRow>),
-    /// A sandbox is gone, its samples with it; its log lines stay. Nothing happens if it was gone already.
+    /// A sandbox is gone, its samples and its claim to its checkpoints with it; its log lines stay. Nothing happens if it was gone already.
     RemoveSandbox(String),
     /// A new key.
     AddKey(Box<KeyRow>),
@@ -37,6 +38,14 @@ pub enum Change {
     SetSecret(Box<SecretRow>),
     /// A secret is gone. Nothing happens if it was gone already.
     RemoveSecret(String),
+    /// A snapshot or checkpoint that is about to be made.
+    AddSnapshot(Box<SnapshotRow>),
+    /// It is whole, and alone has its name.
+    CompleteSnapshot(Box<SnapshotRow>),
+    /// It is nobody's any more.
+    ReleaseSnapshot(String),
+    /// It is gone. Nothing happens if it was gone already.
+    RemoveSnapshot(String),
     /// Something happened; its number is given by the registry.
     AddEvent(EventRow),
     /// A line; its number is given by the registry.
@@ -69,6 +78,8 @@ pub(super) fn concerns_keys(change: &Change) -> bool {
             | Change::AddSecret(_)
             | Change::SetSecret(_)
             | Change::RemoveSecret(_)
+            | Change::CompleteSnapshot(_)
+            | Change::ReleaseSnapshot(_)
     )
 }
 
@@ -77,13 +88,20 @@ pub(super) fn make(connection: &Connection, change: &Change) -> Result<(), Regis
     match change {
         Change::AddSandbox(row) => add_sandbox(connection, row),
         Change::SetSandbox(row) => set_sandbox(connection, row),
-        Change::RemoveSandbox(id) => execute(connection, "DELETE FROM sandboxes WHERE id = ?1", [id]).map(|_| ()),
+        Change::RemoveSandbox(id) => {
+            execute(connection, "DELETE FROM sandboxes WHERE id = ?1", [id])?;
+            snapshots::release_checkpoints_of(connection, id)
+        }
         Change::AddKey(row) => add_key(connection, row),
         Change::RevokeKey { id, at_ms } => revoke_key(connection, id, *at_ms),
         Change::EndSandboxesOf { key } => end_sandboxes_of(connection, key),
         Change::AddSecret(row) => secrets::add(connection, row),
         Change::SetSecret(row) => secrets::set(connection, row),
         Change::RemoveSecret(id) => secrets::remove(connection, id),
+        Change::AddSnapshot(row) => snapshots::add(connection, row),
+        Change::CompleteSnapshot(row) => snapshots::complete(connection, row),
+        Change::ReleaseSnapshot(id) => snapshots::release(connection, id),
+        Change::RemoveSnapshot(id) => snapshots::remove(connection, id),
         Change::AddEvent(row) => add_event(connection, row),
         Change::AddLog(row) => add_log(connection, row),
         Change::RemoveLogs(id) => execute(connection, "DELETE FROM logs WHERE sandbox = ?1", [id]).map(|_| ()),

@@ -15,9 +15,11 @@ mod error;
 mod keys;
 mod making;
 mod reading;
+#[macro_use]
 mod rows;
 mod schema;
 mod secrets;
+mod snapshots;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -34,6 +36,7 @@ pub use rows::{
 };
 use rusqlite::{Connection, OpenFlags};
 pub use secrets::SecretRow;
+pub use snapshots::{SnapshotKind, SnapshotRow, SnapshotState};
 pub use writer::BatchCallback;
 use writer::RegistryWriter;
 

@@ -97,6 +97,8 @@ pub enum SandboxState {
     Paused,
     /// It is being resumed.
     Resuming,
+    /// It is being made anew in its place, with the files of a checkpoint.
+    Restoring,
     /// It is being killed.
     Killing,
 }
@@ -248,19 +250,19 @@ macro_rules! words {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(self.as_str())
             }
         }
 
-        impl FromStr for $name {
-            type Err = UnknownWord;
+        impl std::str::FromStr for $name {
+            type Err = $crate::registry::UnknownWord;
 
-            fn from_str(word: &str) -> Result<Self, UnknownWord> {
+            fn from_str(word: &str) -> Result<Self, Self::Err> {
                 match word {
                     $($word => Ok(Self::$variant),)+
-                    _ => Err(UnknownWord { what: $what, word: word.to_owned() }),
+                    _ => Err($crate::registry::UnknownWord::new($what, word)),
                 }
             }
         }
@@ -275,9 +277,18 @@ pub struct UnknownWord {
     word: String,
 }
 
+impl UnknownWord {
+    pub(super) fn new(what: &'static str, word: &str) -> Self {
+        Self {
+            what,
+            word: word.to_owned(),
+        }
+    }
+}
+
 words!(SandboxState, "state of a sandbox":
     Creating = "creating", Running = "running", Pausing = "pausing", Paused = "paused", Resuming = "resuming",
-    Killing = "killing");
+    Restoring = "restoring", Killing = "killing");
 words!(Scope, "scope (admin, create, read)": Admin = "admin", Create = "create", Read = "read");
 words!(EventKind, "kind of event":
     Created = "created", Updated = "updated", Paused = "paused", Resumed = "resumed", TimedOut = "timed_out",

@@ -183,7 +183,11 @@ pub(super) fn prepare(connection: &mut Connection) -> Result<(), RegistryError> 
     connection
         .pragma_update(None, "journal_mode", "WAL")
         .map_err(|error| RegistryError::of("preparing the registry", error))?;
-    if tables == 0 { make(connection) } else { Ok(()) }
+    if tables == 0 {
+        make(connection)?;
+    }
+    let added = connection.execute_batch(super::snapshots::TABLE);
+    added.map_err(|error| RegistryError::of("preparing the registry", error))
 }
 
 /// Makes the tables. Another process may have made them since we looked.

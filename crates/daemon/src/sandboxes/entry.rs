@@ -309,6 +309,11 @@ impl SandboxEntry {
         self.ended.send_replace(true);
     }
 
+    /// It is about to have another supervisor; the one before has ended.
+    pub(crate) fn renew_supervisor(&self) {
+        self.ended.send_replace(false);
+    }
+
     pub(crate) fn has_supervisor_ended(&self) -> bool {
         *self.ended.borrow()
     }
@@ -369,7 +374,7 @@ impl SandboxFacts {
         self.row.key_id.as_ref()?;
         match self.row.state {
             SandboxState::Creating | SandboxState::Killing => None,
-            SandboxState::Running | SandboxState::Pausing => Some(VisibleState::Running),
+            SandboxState::Running | SandboxState::Pausing | SandboxState::Restoring => Some(VisibleState::Running),
             SandboxState::Paused | SandboxState::Resuming => Some(VisibleState::Paused),
         }
     }
@@ -399,6 +404,7 @@ impl SandboxFacts {
                 None => InterpreterOrigin::Started,
             },
             fork_of: specification.fork_of.clone(),
+            snapshot: specification.snapshot.clone(),
             envd_version: ENVD_VERSION,
         })
     }

@@ -148,6 +148,7 @@ fn order(host: &SandboxHost, config: &DaemonConfig, id: &RunId, origin: &Templat
         descent: ZygoteRole::Zygote,
         wants_copy: false,
         is_copied: false,
+        snapshot: None,
         longest_hold_ms: None,
     }
 }

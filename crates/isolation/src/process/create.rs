@@ -527,14 +527,13 @@ fn trees_of_the_parent(plan: &Plan, identity: &IdMaps) -> Vec<usize> {
     for (entry, node) in plan.entries.iter().map(|entry| &entry.node).enumerate() {
         match node {
             PlanNode::Bind { source, .. } if !tree::is_system(source) => numbers.push(tree::source_number(entry)),
-            PlanNode::Overlay { .. } | PlanNode::Base { template: None, .. } => {
-                numbers.extend([tree::source_number(entry), tree::layer_number(entry)])
+            PlanNode::Overlay { .. } => numbers.extend([tree::source_number(entry), tree::layer_number(entry)]),
+            PlanNode::Base { template, snapshot, .. } => {
+                // In the order in which they are asked for.
+                numbers.extend(snapshot.is_some().then_some(tree::snapshot_number(entry)));
+                numbers.extend(template.is_some().then_some(tree::template_number(entry)));
+                numbers.extend([tree::source_number(entry), tree::layer_number(entry)]);
             }
-            PlanNode::Base { .. } => numbers.extend([
-                tree::source_number(entry),
-                tree::template_number(entry),
-                tree::layer_number(entry),
-            ]),
             _ => {}
         }
     }
@@ -543,7 +542,12 @@ fn trees_of_the_parent(plan: &Plan, identity: &IdMaps) -> Vec<usize> {
 
 fn path_of(node: &PlanNode, number: usize) -> &Path {
     let is_template = number == tree::template_number(tree::entry_of(number));
+    let is_snapshot = number == tree::snapshot_number(tree::entry_of(number));
     match node {
+        PlanNode::Base {
+            snapshot: Some(snapshot),
+            ..
+        } if is_snapshot => snapshot,
         PlanNode::Base {
             template: Some(template),
             ..

@@ -49,13 +49,18 @@ pub(super) fn template_number(entry: usize) -> usize {
     entry * TREES + 2
 }
 
+/// The number of the tree that holds what a snapshot has of the overlay at `entry`.
+pub(super) fn snapshot_number(entry: usize) -> usize {
+    entry * TREES + 3
+}
+
 /// The entry that the tree with this number is for.
 pub(super) fn entry_of(number: usize) -> usize {
     number / TREES
 }
 
 /// How many trees an entry can have.
-const TREES: usize = 3;
+const TREES: usize = 4;
 
 /// The number of the tree that is the guest's program.
 pub(super) const GUEST: usize = 0xffff;
@@ -251,6 +256,7 @@ impl RootAssembly<'_> {
                 lower,
                 stack,
                 template,
+                snapshot,
                 skeleton,
                 layer,
             } => self.base(
@@ -259,6 +265,7 @@ impl RootAssembly<'_> {
                     lower,
                     stack,
                     template: template.as_deref(),
+                    snapshot: snapshot.as_deref(),
                     skeleton: skeleton.as_deref(),
                 },
                 layer,
@@ -312,9 +319,9 @@ impl RootAssembly<'_> {
         }
     }
 
-    /// What a template holds of a directory: the upper directory of the layer that it was built in.
-    fn template(&mut self, number: usize, layer: &Path) -> Result<DetachedPart, StepFailure> {
-        let tree = match self.given.tree(template_number(number))? {
+    /// What a template or a snapshot, which is tree `number`, holds of a directory: the upper directory of its layer.
+    fn built(&mut self, number: usize, layer: &Path) -> Result<DetachedPart, StepFailure> {
+        let tree = match self.given.tree(number)? {
             Some(tree) => tree,
             None => mount::clone_resolved(layer).map_err(step("opening", layer))?,
         };

@@ -40,6 +40,12 @@ impl BaseError {
     }
 }
 
+impl From<offleash_store::FileError> for BaseError {
+    fn from(error: offleash_store::FileError) -> Self {
+        Self::Removing(Box::new(error))
+    }
+}
+
 impl Explained for BaseError {
     fn kind(&self) -> ErrorKind {
         match self {

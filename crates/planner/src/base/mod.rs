@@ -16,6 +16,7 @@ mod error;
 mod layer;
 mod python;
 mod skeleton;
+mod snapshot;
 mod stamp;
 
 use std::fs::{self, DirBuilder};
@@ -33,6 +34,7 @@ use rustix::io::Errno;
 pub use self::copy::{CopyAnswer, CopyOrder, copy};
 pub use self::error::BaseError;
 pub use self::layer::{ScratchLayer, is_copied, new_of, prepare, remove_layer, remove_left, scratch_of};
+pub use self::snapshot::{SnapshotOrder, SnapshotStep, make_snapshot, remove_snapshot};
 use crate::base_entries::{BasePart, BaseTemplate};
 use crate::system::ROOT_NAMES;
 
@@ -111,29 +113,31 @@ impl ReadyBase {
     /// What a sandbox that writes to `layer` is made of. Makes what is missing of the layer, and gives each of its parts a
     /// new directory for overlayfs to work in.
     ///
-    /// `built` is the layer that a template was built in, if one lies between. A new layer that lies over the host alone gets
-    /// the name `python` where the host has none; a template has it already, or did away with it.
+    /// `built` is the layer that a template was built in and `snapshot` that of a snapshot, if they lie between. A new layer
+    /// that lies over the host alone gets the name `python` where the host has none; those have it already, or did away with
+    /// it.
     ///
     /// # Errors
     /// When the layer cannot be written.
-    pub fn over(&self, layer: &Path, built: Option<&Path>) -> Result<BaseTemplate, BaseError> {
+    pub fn over(&self, layer: &Path, built: Option<&Path>, snapshot: Option<&Path>) -> Result<BaseTemplate, BaseError> {
         let root = Path::new("/");
         let mut parts = vec![self.part(root, self.directory.join("root"), None, layer)?];
         for target in &self.parts {
             let skeleton = self.has_skeletons.then(|| self.skeleton(target));
             parts.push(self.part(target, target.clone(), skeleton, layer)?);
         }
-        let python = self.python.as_ref().filter(|_| built.is_none());
+        let python = self.python.as_ref().filter(|_| built.is_none() && snapshot.is_none());
         for (part, is_new) in &parts {
             if let Some(link) = python.filter(|_| *is_new && part.target == Path::new(python::PART)) {
                 layer::link(&part.layer, link)?;
             }
         }
         let mut parts: Vec<BasePart> = parts.into_iter().map(|(part, _)| part).collect();
-        for part in parts.iter_mut().filter(|_| built.is_some()) {
-            let of_template = built.map(|built| built.join(name_of(&part.target)));
+        for part in &mut parts {
             // One that was built on a host with other such directories has nothing of this one.
-            part.template = of_template.filter(|layer| layer.join("upper").is_dir());
+            let held =
+                |built: &Path| Some(built.join(name_of(&part.target))).filter(|layer| layer.join("upper").is_dir());
+            (part.template, part.snapshot) = (built.and_then(held), snapshot.and_then(held));
         }
         Ok(BaseTemplate {
             parts,
@@ -161,6 +165,7 @@ impl ReadyBase {
             lower,
             stack: Vec::new(),
             template: None,
+            snapshot: None,
             skeleton,
             layer,
         };
@@ -178,7 +183,10 @@ impl ReadyBase {
 /// # Errors
 /// When the layer cannot be written.
 pub fn inherit(root: &BasePart, home: &Path) -> Result<(), BaseError> {
-    let (Some(template), Ok(below)) = (&root.template, home.strip_prefix("/")) else {
+    let (Some(template), Ok(below)) = (
+        root.snapshot.as_ref().or(root.template.as_ref()),
+        home.strip_prefix("/"),
+    ) else {
         return Ok(());
     };
     let is_anothers = fs::symlink_metadata(template.join("upper").join(below))

@@ -86,12 +86,12 @@ fn a_layer_is_made_ready_again_without_losing_what_is_in_it() {
     let layer = state.path().join("layer");
     fs::create_dir(&layer).unwrap();
     let template = ReadyBase::ready(state.path(), &[user()]).unwrap();
-    let parts = template.over(&layer, None).unwrap().parts;
+    let parts = template.over(&layer, None, None).unwrap().parts;
     assert_eq!(parts[0].target, Path::new("/"));
     let upper = parts[0].layer.join("upper");
     fs::write(upper.join("kept"), "x").unwrap();
     fs::create_dir_all(parts[0].layer.join("work/work/incompat/volatile")).unwrap();
-    assert_eq!(template.over(&layer, None).unwrap().parts, parts);
+    assert_eq!(template.over(&layer, None, None).unwrap().parts, parts);
     assert!(upper.join("kept").exists());
     assert_eq!(fs::read_dir(parts[0].layer.join("work")).unwrap().count(), 0);
     assert_eq!(fs::metadata(&upper).unwrap().mode() & 0o7777, 0o755);

@@ -7,7 +7,7 @@ use offleash_core::plan::{Environment, SandboxUser};
 use offleash_core::spec::{IdChoice, RootChoice, SandboxSpec};
 use offleash_core::template::PythonModule;
 use offleash_images::ImageRoot;
-use offleash_store::HeldTemplate;
+use offleash_store::{HeldSnapshot, HeldTemplate, SnapshotDirectories};
 
 use super::LifecycleError;
 use crate::images;
@@ -35,8 +35,14 @@ enum LowerRoot {
         template: ReadyBase,
         /// What was built that lies between.
         built: Option<HeldTemplate>,
+        /// The snapshot above that.
+        snapshot: Option<HeldSnapshot>,
     },
-    Image(ImageRoot),
+    Image {
+        image: ImageRoot,
+        /// The snapshot above it.
+        snapshot: Option<HeldSnapshot>,
+    },
 }
 
 #[derive(Debug)]
@@ -53,28 +59,41 @@ impl OwnRoot {
         state: &Path,
         id: &RunId,
     ) -> Result<Option<Self>, LifecycleError> {
-        let (built, layer) = match &spec.root {
+        let (built, snapshot, layer) = match &spec.root {
             RootChoice::System => return Ok(None),
             RootChoice::Image(image) => {
+                let snapshot = image.snapshot.as_ref().map(|id| hold_snapshot(state, id)).transpose()?;
                 return Ok(Some(Self {
-                    lower: LowerRoot::Image(images::open(state, image, ids)?),
+                    lower: LowerRoot::Image {
+                        image: images::open(state, image, ids)?,
+                        snapshot,
+                    },
                     layer: Layer::Scratch(scratch(state, id)?),
                     heir: None,
                 }));
             }
-            RootChoice::Base { template, layer } => (template, layer),
+            RootChoice::Base {
+                template,
+                snapshot,
+                layer,
+            } => (template, snapshot, layer),
         };
         let built = built.as_ref().map(|name| templates::hold(state, name)).transpose()?;
+        let snapshot = snapshot.as_ref().map(|id| hold_snapshot(state, id)).transpose()?;
         let template = ReadyBase::ready(state, &offleash_planner::users(&spec.root, ids))?;
         let is_new = layer.is_none() && !is_copied(state, id);
-        let heir = (is_new && ids == IdChoice::Single && built.is_some())
+        let heir = (is_new && ids == IdChoice::Single && (built.is_some() || snapshot.is_some()))
             .then(|| offleash_planner::first_user(&spec.root, ids));
         let layer = match layer {
             Some(given) => Layer::Given(given.clone()),
             None => Layer::Scratch(scratch(state, id)?),
         };
         Ok(Some(Self {
-            lower: LowerRoot::Base { template, built },
+            lower: LowerRoot::Base {
+                template,
+                built,
+                snapshot,
+            },
             layer,
             heir,
         }))
@@ -83,12 +102,12 @@ impl OwnRoot {
     fn built(&self) -> Option<&HeldTemplate> {
         match &self.lower {
             LowerRoot::Base { built, .. } => built.as_ref(),
-            LowerRoot::Image(_) => None,
+            LowerRoot::Image { .. } => None,
         }
     }
 
     fn variables(&self) -> Environment {
-        if let LowerRoot::Image(image) = &self.lower {
+        if let LowerRoot::Image { image, .. } = &self.lower {
             let env = image.config.env.iter();
             return env.map(|(name, value)| (name.into(), value.into())).collect();
         }
@@ -107,6 +126,7 @@ impl OwnRoot {
         let LowerRoot::Base {
             template: own,
             built: own_built,
+            ..
         } = &self.lower
         else {
             return false;
@@ -127,7 +147,7 @@ impl OwnRoot {
 
     /// What the owner should know of what was built, if anything.
     pub(crate) fn note(&self) -> Option<String> {
-        if let LowerRoot::Image(image) = &self.lower {
+        if let LowerRoot::Image { image, .. } = &self.lower {
             return images::note(&image.report);
         }
         templates::outdated(self.built()?.record())
@@ -140,10 +160,18 @@ impl OwnRoot {
             Layer::Scratch(scratch) => scratch.path(),
         };
         let parts = match &self.lower {
-            LowerRoot::Image(image) => images::parts(image, layer)?,
-            LowerRoot::Base { template, built } => {
-                template.over(layer, built.as_ref().map(HeldTemplate::layer).as_deref())?
+            LowerRoot::Image { image, snapshot } => {
+                images::parts(image, layer, snapshot.as_ref().map(HeldSnapshot::layer).as_deref())?
             }
+            LowerRoot::Base {
+                template,
+                built,
+                snapshot,
+            } => template.over(
+                layer,
+                built.as_ref().map(HeldTemplate::layer).as_deref(),
+                snapshot.as_ref().map(HeldSnapshot::layer).as_deref(),
+            )?,
         };
         if let (Some(heir), Some(root)) = (&self.heir, parts.parts.first()) {
             inherit(root, &heir.home)?;
@@ -169,4 +197,15 @@ fn scratch(state: &Path, id: &RunId) -> Result<ScratchLayer, BaseError> {
         true => ScratchLayer::copied(state, id),
         false => ScratchLayer::new(state, id),
     }
+}
+
+/// Keeps a snapshot in place as long as the sandbox is there.
+fn hold_snapshot(state: &Path, id: &RunId) -> Result<HeldSnapshot, LifecycleError> {
+    let lost = |source| LifecycleError::Host {
+        action: "open the snapshot",
+        source,
+    };
+    let held = SnapshotDirectories::of(state).and_then(|snapshots| snapshots.hold(id));
+    held.map_err(|error| lost(error.source))?
+        .ok_or_else(|| lost(std::io::ErrorKind::NotFound.into()))
 }

@@ -16,7 +16,7 @@ use offleash_core::network::upstream_proxy::{ProxyCredentials, ProxyError, Proxy
 use offleash_core::network::{
     DnsServerError, HeaderRule, HeaderRuleError, HeaderScope, NetworkRule, PatternError, RequestRules, RuleVerdict,
 };
-use offleash_core::spec::{NetworkSpec, RootChoice, SandboxSpec, ZygoteRole};
+use offleash_core::spec::{ImageSpec, NetworkSpec, RootChoice, SandboxSpec, ZygoteRole};
 use offleash_core::template::TemplateName;
 use offleash_core::text::Text;
 use offleash_core::units::{Bytes, CpuCount};
@@ -43,6 +43,8 @@ pub struct SupervisorOrder {
     pub directory: Text,
     /// What its files are at first.
     pub template: Template,
+    /// The snapshot that its files are at first, above the template; not where there is none below what it writes.
+    pub snapshot: Option<RunId>,
     /// Variables that every command has.
     pub env: Vec<(Text, Text)>,
     /// The level; the strongest that is to be had if absent.
@@ -389,16 +391,21 @@ impl SupervisorOrder {
                 // The layer is the supervisor's, and goes with the sandbox.
                 Template::Base => RootChoice::Base {
                     template: None,
+                    snapshot: self.snapshot.clone(),
                     layer: None,
                 },
                 Template::Built(name) => RootChoice::Base {
                     template: Some(name.clone()),
+                    snapshot: self.snapshot.clone(),
                     layer: None,
                 },
                 Template::System => RootChoice::System,
                 Template::Image { name, digest } => {
                     let image = images::specify_pinned(self.state.as_path(), name, digest)?;
-                    RootChoice::Image(Box::new(image))
+                    RootChoice::Image(Box::new(ImageSpec {
+                        snapshot: self.snapshot.clone(),
+                        ..image
+                    }))
                 }
             },
             ..SandboxSpec::default()

@@ -183,6 +183,7 @@ fn spec(request: &BuildRequest, layer: &Path, indexes: &RecipeIndexes) -> Result
     let mut spec = SandboxSpec {
         root: RootChoice::Base {
             template: None,
+            snapshot: None,
             layer: Some(layer.to_owned()),
         },
         ids: request.ids,

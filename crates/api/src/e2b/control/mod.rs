@@ -6,6 +6,7 @@ mod request;
 pub(crate) mod sandboxes;
 pub(crate) mod secrets;
 mod shapes;
+pub(crate) mod snapshots;
 pub(crate) mod templates;
 
 use http::Response;

@@ -92,6 +92,13 @@ pub(crate) async fn remove(asked: &ApiRequest<'_>, name: &str) -> Result<Respons
         let message = "template `base` is the host's own, and cannot be removed";
         return Err(ApiRefusal::new(StatusCode::CONFLICT, message).final_answer());
     }
+    match asked.daemon().remove_snapshot(&asked.caller, &name).await {
+        Err(DaemonError::UnknownSnapshot { .. }) => {}
+        removed => {
+            removed.map_err(|error| asked.refused(&error))?;
+            return Ok(done());
+        }
+    }
     let removed = asked.daemon().remove_template(&asked.caller, &name).await;
     removed.map_err(|error| asked.refused(&error))?;
     Ok(done())

@@ -32,18 +32,25 @@ impl OverlayTable {
         };
         let overlays = plan.entries.iter().filter_map(|entry| match &entry.node {
             PlanNode::Overlay { lower, .. } => Some(overlay(&entry.target, vec![lower.clone()])),
-            PlanNode::Base { lower, stack, .. } if !stack.is_empty() => {
-                let layers = stack.iter().map(|layer| lower.join(layer));
+            PlanNode::Base {
+                lower, stack, snapshot, ..
+            } if !stack.is_empty() => {
+                let snapshot = snapshot.iter().map(|layer| layer.join(UPPER));
+                let layers = snapshot.chain(stack.iter().map(|layer| lower.join(layer)));
                 Some(overlay(&entry.target, layers.collect()))
             }
             PlanNode::Base {
                 lower,
                 template,
+                snapshot,
                 skeleton,
                 ..
             } => {
-                let template = template.as_ref().map(|template| template.join(UPPER));
-                let others = template.into_iter().chain(skeleton.clone());
+                let built = [snapshot, template]
+                    .into_iter()
+                    .flatten()
+                    .map(|layer| layer.join(UPPER));
+                let others = built.chain(skeleton.clone());
                 Some(overlay(&entry.target, others.chain([lower.clone()]).collect()))
             }
             _ => None,

@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Uid};
 
 use super::layers::{self, DetachedPart};
 use super::root::{RootBuilder, TargetKind};
-use super::{RootAssembly, SEALED, kernel, step};
+use super::{RootAssembly, SEALED, kernel, snapshot_number, step, template_number};
 use crate::process::handshake::StepFailure;
 
 /// Where the root is put together, on the tmpfs that goes afterwards.
@@ -31,8 +31,10 @@ pub(super) struct LowerParts<'a> {
     pub(super) lower: &'a Path,
     /// Directories in it that are meant instead, the topmost first.
     pub(super) stack: &'a [PathBuf],
-    /// What a template holds of it, above all else.
+    /// What a template holds of it, above all of the host's.
     pub(super) template: Option<&'a Path>,
+    /// What a snapshot holds of it, above that.
+    pub(super) snapshot: Option<&'a Path>,
     pub(super) skeleton: Option<&'a Path>,
 }
 
@@ -45,14 +47,18 @@ impl RootAssembly<'_> {
             lower,
             stack,
             template,
+            snapshot,
             skeleton,
         }: LowerParts<'_>,
         layer: &Path,
         target: &Path,
     ) -> Result<(), StepFailure> {
         let mut lowers = Vec::new();
+        if let Some(snapshot) = snapshot {
+            lowers.push(self.built(snapshot_number(number), snapshot)?);
+        }
         if let Some(template) = template {
-            lowers.push(self.template(number, template)?);
+            lowers.push(self.built(template_number(number), template)?);
         }
         if let Some(skeleton) = skeleton {
             lowers.push(

@@ -1,0 +1,244 @@
+//! Snapshots and checkpoints in the native REST.
+
+use std::collections::BTreeMap;
+
+use http::{Response, StatusCode};
+use offleash_daemon::{CarriedContexts, ImportRequest, SandboxLimits, SnapshotFilter, SnapshotRequest, SnapshotView};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::sandboxes::named;
+use super::shapes::{LimitsAnswer, SandboxAnswer};
+use crate::control::{ApiRequest, snapshot_filter};
+use crate::http::answer::{self, ApiRefusal};
+use crate::http::body::Body;
+use crate::http::json::RequestBody;
+use crate::http::{query, time};
+
+/// A snapshot that is asked for.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewSnapshot {
+    /// What it is called; the snapshot that the key had under that name has none any more.
+    name: Option<String>,
+    /// What sandboxes made of it have of contexts of code: `all`, and there is no snapshot where something cannot be carried;
+    /// what is `possible`; `none`. `all` if absent.
+    contexts: Option<String>,
+}
+
+/// A checkpoint that is asked for.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewCheckpoint {
+    /// What it is called; the checkpoint that the sandbox had under that name has none any more.
+    name: Option<String>,
+}
+
+/// What a sandbox is put back to.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Restore")]
+pub(crate) struct RestoreBody {
+    /// The checkpoint, by its id or its name.
+    checkpoint: String,
+}
+
+/// A snapshot whose files the owner of this machine put into the state directory.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewImport {
+    /// The name of its directory.
+    id: String,
+    /// What it is called.
+    name: Option<String>,
+    /// The template that it lies over.
+    template: String,
+    /// Variables for every command in sandboxes made of it.
+    env: BTreeMap<String, String>,
+    /// What they may use if nobody says; the server's defaults if absent.
+    limits: Option<ImportedLimits>,
+    /// Bytes on disk.
+    bytes: u64,
+    /// Files, directories and links.
+    files: u64,
+}
+
+/// What sandboxes made of an imported snapshot may use.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ImportedLimits {
+    cpus: u32,
+    memory_mib: u64,
+    disk_mib: u64,
+    pids: u32,
+}
+
+/// A snapshot or a checkpoint.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Snapshot")]
+pub(crate) struct SnapshotAnswer {
+    /// Its id.
+    id: String,
+    /// What it is called.
+    name: Option<String>,
+    /// The sandbox that it was made of, which may be gone; `null` if it was imported.
+    sandbox: Option<String>,
+    /// The template that it lies over.
+    template: String,
+    /// Variables for every command in sandboxes made of it.
+    env: BTreeMap<String, String>,
+    /// What they may use if nobody says.
+    limits: Option<LimitsAnswer>,
+    /// Ids of the contexts of code that they begin with.
+    contexts: Vec<String>,
+    /// The checkpoint that the sandbox was at before; `null` for snapshots and for the first.
+    parent: Option<String>,
+    /// Bytes on disk that its files take, also those that it shares with others.
+    bytes: u64,
+    /// Files, directories and links.
+    files: u64,
+    /// How long the sandbox stood still for it, milliseconds.
+    held_ms: f64,
+    /// When it was made.
+    created_at: String,
+}
+
+/// A page of snapshots, the newest first.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct SnapshotList {
+    snapshots: Vec<SnapshotAnswer>,
+    /// What `nextToken` must be for those that follow; `null` when these are the last.
+    next: Option<String>,
+}
+
+/// The checkpoints of a sandbox, the oldest first.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct CheckpointList {
+    checkpoints: Vec<SnapshotAnswer>,
+    /// The one that the sandbox was put back to, or that was made last.
+    current: Option<String>,
+}
+
+impl From<SnapshotView> for SnapshotAnswer {
+    fn from(view: SnapshotView) -> Self {
+        Self {
+            id: view.id,
+            name: view.name,
+            sandbox: view.sandbox,
+            template: view.template,
+            env: view.env,
+            limits: view.limits.map(LimitsAnswer::from),
+            contexts: view.contexts,
+            parent: view.parent,
+            bytes: view.bytes,
+            files: view.files,
+            held_ms: view.held.as_secs_f64() * 1000.0,
+            created_at: time::text(view.created_at),
+        }
+    }
+}
+
+pub(crate) async fn create(
+    asked: &ApiRequest<'_>,
+    given: &str,
+    body: RequestBody,
+) -> Result<Response<Body>, ApiRefusal> {
+    let id = asked.sandbox_id(given)?.to_owned();
+    let NewSnapshot { name, contexts } = body.read().await?;
+    let contexts = contexts.as_deref().map(CarriedContexts::parse).transpose();
+    let request = SnapshotRequest {
+        name: name.as_deref().map(named).transpose()?,
+        contexts: contexts.map_err(|error| asked.refused(&error))?.unwrap_or_default(),
+    };
+    let made = asked.whole(|daemon, caller| async move { daemon.create_snapshot(&caller, &id, request).await });
+    Ok(answer::json(StatusCode::CREATED, &SnapshotAnswer::from(made.await?)))
+}
+
+pub(crate) fn list(asked: &ApiRequest<'_>) -> Result<Response<Body>, ApiRefusal> {
+    let filter: SnapshotFilter = snapshot_filter(asked.query(), "sandbox")?;
+    let page = asked.daemon().list_snapshots(&asked.caller, &filter);
+    let page = page.map_err(|error| asked.refused(&error))?;
+    let list = SnapshotList {
+        snapshots: page.snapshots.into_iter().map(SnapshotAnswer::from).collect(),
+        next: page.next,
+    };
+    Ok(answer::json(StatusCode::OK, &list))
+}
+
+pub(crate) fn get(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
+    let found = asked.daemon().snapshot(&asked.caller, &query::decoded(given));
+    let found = found.map_err(|error| asked.refused(&error))?;
+    Ok(answer::json(StatusCode::OK, &SnapshotAnswer::from(found)))
+}
+
+pub(crate) async fn remove(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
+    let which = query::decoded(given);
+    asked
+        .whole(|daemon, caller| async move { daemon.remove_snapshot(&caller, &which).await })
+        .await?;
+    Ok(answer::empty(StatusCode::NO_CONTENT))
+}
+
+pub(crate) async fn import(asked: &ApiRequest<'_>, body: RequestBody) -> Result<Response<Body>, ApiRefusal> {
+    let new: NewImport = body.read().await?;
+    let request = ImportRequest {
+        name: new.name.as_deref().map(named).transpose()?,
+        id: new.id,
+        template: new.template,
+        env: new.env,
+        limits: new.limits.map(|limits| SandboxLimits {
+            cpus: limits.cpus,
+            memory_mib: limits.memory_mib,
+            disk_mib: limits.disk_mib,
+            pids: limits.pids,
+        }),
+        bytes: new.bytes,
+        files: new.files,
+    };
+    let made = asked.whole(|daemon, caller| async move { daemon.import_snapshot(&caller, request).await });
+    Ok(answer::json(StatusCode::CREATED, &SnapshotAnswer::from(made.await?)))
+}
+
+pub(crate) async fn create_checkpoint(
+    asked: &ApiRequest<'_>,
+    given: &str,
+    body: RequestBody,
+) -> Result<Response<Body>, ApiRefusal> {
+    let id = asked.sandbox_id(given)?.to_owned();
+    let NewCheckpoint { name } = body.read().await?;
+    let name = name.as_deref().map(named).transpose()?;
+    let made = asked.whole(|daemon, caller| async move { daemon.create_checkpoint(&caller, &id, name).await });
+    Ok(answer::json(StatusCode::CREATED, &SnapshotAnswer::from(made.await?)))
+}
+
+pub(crate) fn list_checkpoints(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
+    let found = asked.daemon().list_checkpoints(&asked.caller, asked.sandbox_id(given)?);
+    let (checkpoints, current) = found.map_err(|error| asked.refused(&error))?;
+    let list = CheckpointList {
+        checkpoints: checkpoints.into_iter().map(SnapshotAnswer::from).collect(),
+        current,
+    };
+    Ok(answer::json(StatusCode::OK, &list))
+}
+
+pub(crate) async fn remove_checkpoint(
+    asked: &ApiRequest<'_>,
+    [given, checkpoint]: [&str; 2],
+) -> Result<Response<Body>, ApiRefusal> {
+    let (id, which) = (asked.sandbox_id(given)?.to_owned(), query::decoded(checkpoint));
+    asked
+        .whole(|daemon, caller| async move { daemon.remove_checkpoint(&caller, &id, &which).await })
+        .await?;
+    Ok(answer::empty(StatusCode::NO_CONTENT))
+}
+
+pub(crate) async fn restore(
+    asked: &ApiRequest<'_>,
+    given: &str,
+    body: RequestBody,
+) -> Result<Response<Body>, ApiRefusal> {
+    let id = asked.sandbox_id(given)?.to_owned();
+    let RestoreBody { checkpoint } = body.read().await?;
+    let restored = asked.whole(|daemon, caller| async move { daemon.restore(&caller, &id, &checkpoint).await });
+    Ok(answer::json(StatusCode::OK, &SandboxAnswer::from(restored.await?)))
+}
