@@ -18,6 +18,7 @@ mod remote;
 mod serve;
 mod snapshot;
 mod template;
+mod volume;
 mod words;
 
 pub(crate) use image::{
@@ -35,6 +36,7 @@ pub(crate) use snapshot::{
     CheckpointArgs, CheckpointsArgs, RestoreArgs, SnapshotCommand, SnapshotCreateArgs, SnapshotIdsArgs, SnapshotLsArgs,
 };
 pub(crate) use template::{TemplateBuildArgs, TemplateCommand, TemplateInspectArgs, TemplateLsArgs, TemplateRmArgs};
+pub(crate) use volume::{VolumeCommand, VolumeCpArgs, VolumeCreateArgs, VolumeInspectArgs, VolumeLsArgs, VolumeRmArgs};
 pub(crate) use words::{explained, in_words_of};
 
 /// The variable that stands for `--state`.
@@ -79,6 +81,9 @@ pub(crate) enum Command {
     /// Fetch images of containers, and look after them.
     #[command(subcommand)]
     Image(ImageCommand),
+    /// Make directories that outlive sandboxes, and look after them.
+    #[command(subcommand)]
+    Volume(VolumeCommand),
     /// Make a sandbox in the daemon, and print its id.
     Create(CreateArgs),
     /// List the sandboxes of the daemon.
@@ -283,8 +288,12 @@ pub(crate) struct SandboxArgs {
     #[arg(long, visible_aliases = ["workdir", "chdir"], value_name = "DIR")]
     pub(crate) cwd: Option<PathBuf>,
     /// Make a host path visible inside, read-only unless `:rw` stands behind it.
-    #[arg(long, short = 'v', visible_alias = "volume", value_name = "SRC:DST[:ro|:rw]")]
+    #[arg(long, value_name = "SRC:DST[:ro|:rw]")]
     pub(crate) mount: Vec<OsString>,
+    /// Mount a volume that `offleash volume create` made, to be written to unless `:ro` stands behind it. What has a slash in
+    /// it, or begins with `.` or `~`, is a host path: then the same as `--mount`.
+    #[arg(long, short = 'v', value_name = "NAME:DST[:ro|:rw]")]
+    pub(crate) volume: Vec<OsString>,
     /// The same as `--mount SRC:DST:rw`, as bubblewrap has it.
     #[arg(long, num_args = 2, value_names = ["SRC", "DST"])]
     pub(crate) bind: Vec<OsString>,

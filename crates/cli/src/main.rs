@@ -20,6 +20,7 @@ mod specify;
 mod supervise;
 mod template;
 mod terminal;
+mod volume;
 mod warm;
 
 use std::ffi::OsString;
@@ -137,6 +138,7 @@ fn any() -> ExitCode {
         Command::Mcp(arguments) => mcp::mcp(&arguments, state),
         Command::Template(command) => template::template(&command, state),
         Command::Image(command) => image::image(&command, state),
+        Command::Volume(command) => volume::volume(&command, state),
         Command::Key(command) => key::key(&command, state),
         Command::Completions(completions) => args::completions(completions.shell),
     };

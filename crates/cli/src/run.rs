@@ -55,6 +55,12 @@ pub(crate) fn specify_run(arguments: &RunArgs, state: Option<&Path>) -> Result<(
     if let Some(warm) = arguments.warm {
         spec.warm = warm;
     }
+    if spec.warm > 0 && !spec.volumes.is_empty() {
+        return Err(Failure::new(
+            "`--warm` and `--volume` do not go together: a sandbox that waits would have the volume",
+        )
+        .with_hint("leave one of the two out"));
+    }
     if let Some(name) = &arguments.image {
         let source = ImageSource {
             pull: arguments.pull,
@@ -333,6 +339,13 @@ fn explain_outcome(record: &RunRecord) -> Option<String> {
         Outcome::Interrupted { signal } => (*signal != SIGKILL)
             .then(|| "the run was ended: it went on after a first interrupt, and a second one kills".to_owned()),
         Outcome::Signaled { name, .. } => (name != "SIGPIPE").then(|| format!("the command was ended by {name}")),
+        Outcome::LimitExceeded {
+            limit: limit @ (LimitName::Volume | LimitName::VolumeInodes),
+            value,
+        } => Some(format!(
+            "the run was ended: a volume holds more than it may ({}); remove something from it, or use a larger one",
+            limit.row().show(*value)
+        )),
         Outcome::LimitExceeded { limit, value } => Some(format!(
             "the run was ended: it reached its limit of {} ({}); raise it with `{}`",
             limit.name(),

@@ -13,11 +13,12 @@ use offleash_core::level::{DegradeMode, Level, LevelChoice};
 use offleash_core::path_rules::{PathPattern, PatternAnchors};
 use offleash_core::policy::Policy;
 use offleash_core::spec::{
-    IdChoice, MountAccess, MountSpec, RootChoice, SandboxSpec, TmpfsSpec, WorkspaceMode, WorkspaceSpec,
+    IdChoice, MountAccess, MountSpec, RootChoice, SandboxSpec, TmpfsSpec, VolumeMount, WorkspaceMode, WorkspaceSpec,
 };
 use offleash_core::template::TemplateName;
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
+use offleash_core::volume::{VolumeKey, VolumeName, VolumeNameError};
 use offleash_core::{srt, trust};
 use offleash_planner::this_home;
 use offleash_planner::{RegularFileError, check_exists, from_home, read_regular_file};
@@ -96,6 +97,12 @@ fn check_read(arguments: &SandboxArgs, spec: &SandboxSpec) -> Result<(), Failure
 fn apply_flags(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Failure> {
     for text in &arguments.mount {
         spec.mounts.push(mount_of(text)?);
+    }
+    for text in &arguments.volume {
+        match volume_of(text)? {
+            Some(volume) => spec.volumes.push(volume),
+            None => spec.mounts.push(mount_of(text)?),
+        }
     }
     for (pairs, access) in [
         (&arguments.bind, MountAccess::Rw),
@@ -280,6 +287,36 @@ fn mount_of(text: &OsStr) -> Result<MountSpec, Failure> {
         target: PathBuf::from(OsStr::from_bytes(target)),
         access,
     })
+}
+
+/// `NAME:DST[:ro|:rw]`; `None` for what is a path of the host.
+pub(crate) fn volume_of(text: &OsStr) -> Result<Option<VolumeMount>, Failure> {
+    let bytes = text.as_bytes();
+    let is_path = bytes.split(|byte| *byte == b':').next().is_none_or(|source| {
+        source.is_empty() || source.contains(&b'/') || source.starts_with(b".") || source.starts_with(b"~")
+    });
+    if is_path {
+        return Ok(None);
+    }
+    let words = text.to_str().map(|text| text.split(':').collect::<Vec<_>>());
+    let (name, target, access) = match words.as_deref() {
+        Some([name, target]) | Some([name, target, "rw"]) => (*name, *target, MountAccess::Rw),
+        Some([name, target, "ro"]) => (*name, *target, MountAccess::Ro),
+        _ => {
+            return Err(
+                Failure::new(format!("`--volume {}` names no volume and target", Text::from(text)))
+                    .with_hint("write `--volume NAME:/path/inside`, with `:ro` behind it to allow reading alone"),
+            );
+        }
+    };
+    let name: VolumeName = name.parse().map_err(|error: VolumeNameError| {
+        bad_flag("--volume", text, &error).with_hint("a directory of the host is written as a path, such as `./data`")
+    })?;
+    Ok(Some(VolumeMount {
+        volume: VolumeKey::Name(name),
+        target: PathBuf::from(target),
+        access,
+    }))
 }
 
 /// The value of `--cwd`; a relative one is below the caller's current directory, which has the same path inside.
@@ -474,6 +511,25 @@ mod tests {
         assert_eq!(mount_of(OsStr::new("/a:/c:rw")).unwrap().access, MountAccess::Rw);
         for bad in ["", "/a", ":/c", "/a:", "/a:/c:xx", "/a:/c:xx:rw"] {
             assert!(mount_of(OsStr::new(bad)).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn volumes_are_written_to_unless_asked_and_paths_are_mounts() {
+        let volume = volume_of(OsStr::new("a:/c")).unwrap().unwrap();
+        assert_eq!(
+            (volume.volume.to_string(), volume.access),
+            ("a".to_owned(), MountAccess::Rw)
+        );
+        assert_eq!(
+            volume_of(OsStr::new("a:/c:ro")).unwrap().unwrap().access,
+            MountAccess::Ro
+        );
+        for path in ["/a:/c", "./a:/c", "../a:/c", "~/a:/c", "a/b:/c", ":/c", ".:/c"] {
+            assert_eq!(volume_of(OsStr::new(path)).unwrap(), None, "{path}");
+        }
+        for bad in ["a", "a:/c:xx", "a:/b:/c:ro", "_a:/c", "a b:/c"] {
+            assert!(volume_of(OsStr::new(bad)).is_err(), "{bad:?}");
         }
     }
 

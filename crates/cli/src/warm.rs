@@ -20,7 +20,7 @@ use offleash_supervisor::prewarmed::{
 };
 use offleash_supervisor::templates;
 
-use crate::args::{RunArgs, RunInvocation, WarmCommand};
+use crate::args::{PullArg, RunArgs, RunInvocation, WarmCommand};
 use crate::failure::{EXIT_FAILURE, Failure};
 use crate::python::Python;
 use crate::run;
@@ -60,7 +60,9 @@ pub(crate) fn keep_warm(words: &[OsString], parsed: &RunArgs, state: Option<&Pat
         .report
         .as_deref()
         .is_none_or(|path| !run::is_door_of_the_system(path));
-    let is_plain = !parsed.tty && parsed.learn.learn.is_none() && has_own_report;
+    // A registry would be asked anew by whoever holds the sandbox.
+    let pulls = parsed.pull == Some(PullArg::Always);
+    let is_plain = !parsed.tty && parsed.learn.learn.is_none() && has_own_report && !pulls;
     if spec.warm == 0 || !is_plain || !PrewarmedSandbox::can_wait(&spec) {
         return Ok(());
     }

@@ -31,6 +31,10 @@ mod pauses;
 mod pools;
 #[path = "daemon/restarts.rs"]
 mod restarts;
+#[path = "daemon/snapshots.rs"]
+mod snapshots;
+#[path = "daemon/volumes.rs"]
+mod volumes;
 #[path = "daemon/world.rs"]
 mod world;
 #[path = "daemon/zygotes.rs"]

@@ -153,6 +153,57 @@ fn an_image_in_use_stays_and_goes_afterwards() {
 }
 
 #[test]
+fn a_run_of_an_image_is_taken_by_a_sandbox_that_waits() {
+    let Some(site) = with_busybox() else { return };
+    let run = |flags: &[&str]| {
+        let arguments = [
+            &["run", "--json", "--image", "localhost/box:t", "--warm", "1"],
+            flags,
+            &[
+                "--",
+                "sh",
+                "-c",
+                "pwd; cat /etc/replaced; echo $OF_THE_IMAGE; echo x >/opt/file",
+            ],
+        ];
+        support::record_of(&site.offleash(arguments.concat()).output().unwrap())
+    };
+    let waiting = || {
+        let told = site.succeed(["warm", "ls", "--json"]);
+        let told: Vec<serde_json::Value> = serde_json::from_str(&told).unwrap();
+        Some(told.first()?["id"].as_str().unwrap().to_owned())
+    };
+    let cold = run(&[]);
+    for _ in 0..2 {
+        let id = support::processes::eventually("a sandbox that waits", waiting);
+        let warm = run(&[]);
+        assert_eq!(warm["id"], id.as_str(), "it was made anew");
+        assert_eq!(warm["stdout"]["data"], "/work\nnew\nyes\n", "{warm}");
+        for same in ["stdout", "exit_code", "image"] {
+            assert_eq!(warm[same], cold[same]);
+        }
+    }
+    support::processes::eventually("a sandbox that waits", waiting);
+    assert!(site.refuse(["image", "rm", "localhost/box:t"]).contains("in use"));
+    site.succeed(["warm", "stop"]);
+    // Each of these would have its registry asked, so none waits for them.
+    let mut asked = site.offleash([
+        "run",
+        "--image",
+        "localhost/box:t",
+        "--pull",
+        "always",
+        "--warm",
+        "1",
+        "--",
+        "sh",
+    ]);
+    assert!(!asked.output().unwrap().status.success());
+    assert_eq!(waiting(), None);
+    site.succeed(["image", "rm", "localhost/box:t"]);
+}
+
+#[test]
 fn what_is_asked_for_wrongly_is_refused_with_a_hint() {
     let Some(site) = with_busybox() else { return };
     for arguments in [

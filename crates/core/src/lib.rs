@@ -27,4 +27,5 @@ pub mod text;
 pub mod trust;
 pub mod trusted;
 pub mod units;
+pub mod volume;
 mod written;

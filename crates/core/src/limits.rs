@@ -110,6 +110,10 @@ pub enum LimitName {
     NetConnections,
     /// [`Limits::net_at_once`]
     NetAtOnce,
+    /// Bytes of a volume, which belong to that and not to a sandbox; not in [`Self::ALL`].
+    Volume,
+    /// Files, directories and links of a volume, likewise.
+    VolumeInodes,
 }
 
 /// In what a limit is counted.
@@ -237,8 +241,8 @@ fn parse_count(text: &str) -> Option<u64> {
     if digits { text.parse().ok() } else { None }
 }
 
-/// Every limit, in the order of [`LimitName::ALL`].
-pub const LIMITS: [LimitRow; 17] = [
+/// Every limit, in the order of [`LimitName::ALL`]; behind them those of volumes.
+pub const LIMITS: [LimitRow; 19] = [
     row(
         LimitName::Cpus,
         ("cpus", "--cpus"),
@@ -374,6 +378,18 @@ pub const LIMITS: [LimitRow; 17] = [
         "connections at the same time; further ones are refused, or wait where offleash itself may have few files open",
     )
     .at_least(1, "without any, nothing is reached: leave out what lets it be reached"),
+    row(
+        LimitName::Volume,
+        ("volume", "volume create --size"),
+        LimitUnit::Size,
+        "bytes that the files of a volume take on disk",
+    ),
+    row(
+        LimitName::VolumeInodes,
+        ("volume_inodes", "volume create --inodes"),
+        LimitUnit::Count,
+        "files, directories and links of a volume",
+    ),
 ];
 
 /// A limit that is refused.
@@ -407,6 +423,12 @@ pub enum LimitError {
         /// Why.
         why: &'static str,
     },
+    /// It is a volume's.
+    #[error("limit `{limit}` is a volume's and no sandbox's: `{flag}` sets it", flag = limit.flag())]
+    OfVolume {
+        /// The limit.
+        limit: LimitName,
+    },
     /// The value is larger than can be held.
     #[error("limit `{limit}`: `{given}` is more than {most}, the most that can be held; `unlimited` lifts the limit")]
     TooLarge {
@@ -425,7 +447,7 @@ pub enum LimitError {
 pub struct LimitNameError(pub Text);
 
 impl LimitName {
-    /// Every limit.
+    /// Every limit of a sandbox.
     pub const ALL: [LimitName; 17] = [
         LimitName::Cpus,
         LimitName::CpuTime,
@@ -524,14 +546,18 @@ impl Limits {
             LimitName::NetRate => self.net_rate.map(|size| size.0),
             LimitName::NetConnections => self.net_connections,
             LimitName::NetAtOnce => self.net_at_once,
+            LimitName::Volume | LimitName::VolumeInodes => None,
         }
     }
 
     /// Sets a limit from text: a value in its unit, or `unlimited`.
     ///
     /// # Errors
-    /// When the text is no such value, or one that the kernel or no program can live with.
+    /// When the text is no such value, or one that the kernel or no program can live with; for the limits of volumes.
     pub fn set(&mut self, name: LimitName, text: &str) -> Result<(), LimitError> {
+        if matches!(name, LimitName::Volume | LimitName::VolumeInodes) {
+            return Err(LimitError::OfVolume { limit: name });
+        }
         let value = if text == UNLIMITED {
             None
         } else {
@@ -555,6 +581,7 @@ impl Limits {
             LimitName::NetRate => self.net_rate = value.map(Bytes),
             LimitName::NetConnections => self.net_connections = value,
             LimitName::NetAtOnce => self.net_at_once = value,
+            LimitName::Volume | LimitName::VolumeInodes => {}
         }
         Ok(())
     }

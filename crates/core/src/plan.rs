@@ -10,6 +10,7 @@ use crate::level::{DegradeMode, Level};
 use crate::limits::Limits;
 use crate::spec::{IdChoice, MemoryEnd, MountAccess, ZygoteRole};
 use crate::units::Bytes;
+use crate::volume::{VolumeName, VolumeQuota, VolumeUsage};
 
 /// Everything a backend needs to make one sandbox. It can be sent to the process that makes it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -71,6 +72,17 @@ pub struct NetworkDoors {
     pub entrance: bool,
 }
 
+/// A volume that a sandbox writes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WrittenVolume {
+    /// The host's directory.
+    pub directory: PathBuf,
+    /// How much it may hold.
+    pub quota: VolumeQuota,
+    /// What is in it before the sandbox is.
+    pub used: VolumeUsage,
+}
+
 impl Plan {
     /// The directories of the writable layers of all overlays.
     pub fn layers(&self) -> Vec<PathBuf> {
@@ -79,6 +91,25 @@ impl Plan {
             _ => None,
         };
         self.entries.iter().filter_map(layer).collect()
+    }
+
+    /// The volumes that it writes to.
+    pub fn written_volumes(&self) -> Vec<WrittenVolume> {
+        let written = |entry: &PlanEntry| match &entry.node {
+            PlanNode::Volume {
+                source,
+                access: MountAccess::Rw,
+                quota,
+                used,
+                ..
+            } => Some(WrittenVolume {
+                directory: source.clone(),
+                quota: *quota,
+                used: *used,
+            }),
+            _ => None,
+        };
+        self.entries.iter().filter_map(written).collect()
     }
 
     /// Whether the sandbox has a root directory of its own that can be written to.
@@ -104,6 +135,7 @@ impl Plan {
         let is_shared = |entry: &PlanEntry| match &entry.node {
             PlanNode::Overlay { .. } => true,
             PlanNode::Bind { access, .. } => *access == MountAccess::Rw,
+            PlanNode::Volume { access, .. } => *access == MountAccess::Rw,
             _ => false,
         };
         self.entries.iter().any(is_shared)
@@ -227,6 +259,20 @@ pub enum PlanNode {
         source: PathBuf,
         /// Read-only or read-write.
         access: MountAccess,
+    },
+    /// The directory of a volume, whose files belong to whoever works in the sandbox that has it.
+    Volume {
+        /// What its owner calls it.
+        name: VolumeName,
+        /// The host's directory.
+        #[serde(with = "crate::text::path_bytes")]
+        source: PathBuf,
+        /// Read-only or read-write.
+        access: MountAccess,
+        /// How much it may hold.
+        quota: VolumeQuota,
+        /// What is in it before the sandbox is, where that writes to it.
+        used: VolumeUsage,
     },
     /// A host directory below a writable layer.
     Overlay {

@@ -18,9 +18,12 @@ use crate::env::EnvRules;
 use crate::level::{DegradeMode, Level, LevelChoice};
 use crate::limits::{LimitName, Limits};
 use crate::path_rules::PathRules;
-use crate::spec::{IdChoice, MAX_WARM, MountAccess, MountSpec, NetworkSpec, SandboxSpec, TmpfsSpec, WorkspaceMode};
+use crate::spec::{
+    IdChoice, MAX_WARM, MountAccess, MountSpec, NetworkSpec, SandboxSpec, TmpfsSpec, VolumeMount, WorkspaceMode,
+};
 use crate::text::Text;
 use crate::units::Bytes;
+use crate::volume::{VolumeKey, VolumeName};
 use crate::written::{self, WrongText, all};
 
 mod network;
@@ -45,6 +48,8 @@ pub struct Policy {
     pub paths: PathRules,
     /// Further host paths.
     pub mounts: Vec<MountSpec>,
+    /// Volumes of the owner's.
+    pub volumes: Vec<VolumeMount>,
     /// Further empty directories.
     pub tmpfs: Vec<TmpfsSpec>,
     /// Toolchains by name or path.
@@ -136,6 +141,7 @@ impl Policy {
         }
         spec.paths.extend(&self.paths);
         spec.mounts.extend_from_slice(&self.mounts);
+        spec.volumes.extend_from_slice(&self.volumes);
         spec.tmpfs.extend_from_slice(&self.tmpfs);
         spec.toolchains.extend_from_slice(&self.toolchains);
         if let Some(allow) = &self.commands.allow {
@@ -193,10 +199,11 @@ struct PolicyFile {
     toolchains: Vec<String>,
     filesystem: FilesystemTable,
     mount: Vec<MountEntry>,
+    volume: Vec<VolumeEntry>,
     tmpfs: Vec<TmpfsEntry>,
     commands: CommandsTable,
     env: EnvTable,
-    limits: BTreeMap<LimitName, Spanned<LimitText>>,
+    limits: BTreeMap<LimitKey, Spanned<LimitText>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -229,6 +236,14 @@ struct MountEntry {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
+struct VolumeEntry {
+    name: Spanned<String>,
+    target: Spanned<PathBuf>,
+    access: Option<MountAccess>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
 struct TmpfsEntry {
     target: Spanned<PathBuf>,
     size: Option<SizeValue>,
@@ -253,7 +268,7 @@ impl PolicyFile {
     fn into_policy(self) -> Result<Policy, WrongText> {
         let set = written::variables(&self.env.set)?;
         let mut limits = BTreeMap::new();
-        for (name, value) in self.limits {
+        for (LimitKey(name), value) in self.limits {
             let start = value.span().start;
             let LimitText(text) = value.into_inner();
             Limits::default()
@@ -283,6 +298,11 @@ impl PolicyFile {
                 .mount
                 .into_iter()
                 .map(MountEntry::into_spec)
+                .collect::<Result<_, _>>()?,
+            volumes: self
+                .volume
+                .into_iter()
+                .map(VolumeEntry::into_spec)
                 .collect::<Result<_, _>>()?,
             tmpfs: self
                 .tmpfs
@@ -335,6 +355,18 @@ impl MountEntry {
     }
 }
 
+impl VolumeEntry {
+    fn into_spec(self) -> Result<VolumeMount, WrongText> {
+        let start = self.name.span().start;
+        let name: Result<VolumeName, _> = self.name.into_inner().parse();
+        Ok(VolumeMount {
+            volume: VolumeKey::Name(name.map_err(|error| (start, error.to_string()))?),
+            target: inside(self.target)?,
+            access: self.access.unwrap_or(MountAccess::Rw),
+        })
+    }
+}
+
 impl TmpfsEntry {
     fn into_spec(self) -> Result<TmpfsSpec, WrongText> {
         Ok(TmpfsSpec {
@@ -363,6 +395,31 @@ fn some_level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Level
         .map(|level| Some(LevelChoice::Exactly(level)))
         .map_err(de::Error::custom)
 }
+
+/// The name of a limit that a sandbox has.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct LimitKey(LimitName);
+
+impl<'de> Deserialize<'de> for LimitKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let word = String::deserialize(deserializer)?;
+        let found = LimitName::ALL.into_iter().find(|name| name.name() == word);
+        found
+            .map(Self)
+            .ok_or_else(|| de::Error::unknown_variant(&word, &LIMIT_WORDS))
+    }
+}
+
+/// Their names.
+static LIMIT_WORDS: [&str; LimitName::ALL.len()] = {
+    let mut words = [""; LimitName::ALL.len()];
+    let mut index = 0;
+    while index < words.len() {
+        words[index] = LimitName::ALL[index].name();
+        index += 1;
+    }
+    words
+};
 
 /// A number or a string, as the text that [`Limits::set`] reads.
 struct LimitText(String);

@@ -11,6 +11,7 @@ use crate::limits::Limits;
 use crate::path_rules::PathRules;
 use crate::plan::SandboxUser;
 use crate::template::TemplateName;
+use crate::volume::VolumeKey;
 
 mod network;
 
@@ -31,6 +32,8 @@ pub struct SandboxSpec {
     pub workspace: Option<WorkspaceSpec>,
     /// Further host paths.
     pub mounts: Vec<MountSpec>,
+    /// Volumes.
+    pub volumes: Vec<VolumeMount>,
     /// Further empty directories.
     pub tmpfs: Vec<TmpfsSpec>,
     /// Toolchains by name (`pyenv`) or by path, granted read-only.
@@ -190,6 +193,17 @@ pub struct MountSpec {
     /// The absolute path inside.
     pub target: PathBuf,
     /// Read-only unless asked otherwise.
+    pub access: MountAccess,
+}
+
+/// A volume that a sandbox is to have.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct VolumeMount {
+    /// Which.
+    pub volume: VolumeKey,
+    /// The absolute path inside.
+    pub target: PathBuf,
+    /// Written to unless asked otherwise.
     pub access: MountAccess,
 }
 

@@ -44,6 +44,7 @@ pub fn widened(policy: &Policy) -> Vec<String> {
         "mount",
         policy.mounts.iter().map(|mount| Text::from(&mount.source)),
     ));
+    keys.extend(list("volume", policy.volumes.iter().map(|mount| &mount.volume)));
     keys.extend(list("tmpfs", larger_tmpfs(policy)));
     keys.extend(list("toolchains", policy.toolchains.iter().map(Text::from)));
     keys.extend(list("env.pass", &policy.env.pass));
@@ -169,6 +170,8 @@ mod tests {
             ["network.upstream_proxy (`http://evil.example:1`)"]
         );
         assert_eq!(keys("[network]\ninternet = true"), ["network.internet"]);
+        let volume = "[[volume]]\nname = \"v\"\ntarget = \"/v\"\naccess = \"ro\"";
+        assert_eq!(keys(volume), ["volume (`v`)"]);
         assert_eq!(keys("warm = 1"), ["warm"]);
         assert_eq!(keys("warm = 0"), Vec::<String>::new());
         assert_eq!(keys("[network]\nproxy_variables = true"), Vec::<String>::new());

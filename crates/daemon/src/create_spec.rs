@@ -47,6 +47,8 @@ pub(crate) struct CreateSpec {
     pub(crate) snapshot: Option<HeldSnapshot>,
     /// Contexts of code that are in that.
     pub(crate) saved: Vec<SavedContext>,
+    /// What the caller's volumes count beside it, MiB of disk.
+    pub(crate) volumes_mib: u64,
 }
 
 impl CreateSpec {
@@ -70,6 +72,7 @@ impl CreateSpec {
             held: HeldOrigin::Base,
             snapshot: None,
             saved: Vec::new(),
+            volumes_mib: 0,
         })
     }
 
@@ -81,9 +84,10 @@ impl CreateSpec {
     /// Whether it asks for nothing that members of the warm pool have not.
     pub(crate) fn is_usual(&self, config: &DaemonConfig) -> bool {
         self.specification.limits == config.default_limits
-            && !self.held.is_image()
+            && self.held.can_wait()
             && self.specification.snapshot.is_none()
             && !self.specification.allow_ptrace
+            && self.specification.volumes.is_empty()
             && !(self.is_late() && self.has_context(config))
     }
 
@@ -114,6 +118,7 @@ impl CreateSpec {
             quota: &self.caller.quota,
             limits: &self.specification.limits,
             max: config.max_sandboxes,
+            volumes_mib: self.volumes_mib,
             idempotency_key: self.request.idempotency_key.as_deref(),
             name: self.request.name.as_ref().map(SandboxName::as_str),
         }

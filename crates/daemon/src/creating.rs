@@ -13,17 +13,16 @@ use crate::daemon_core::DaemonCore;
 use crate::ending::SandboxEnder;
 use crate::error::DaemonError;
 use crate::history::EndCause;
-use crate::images::ImageService;
 use crate::jobs::CallerPresence;
 use crate::making::SandboxMaker;
-use crate::origin::{HeldOrigin, image_name};
+use crate::origins::OriginFinder;
 use crate::pool::ReadyPool;
 use crate::random;
 use crate::request::CreateRequest;
 use crate::sandboxes::{Reservation, SandboxEntry};
 use crate::snapshots::SnapshotStore;
-use crate::templates::TemplateStore;
 use crate::view::SandboxView;
+use crate::volumes::VolumeService;
 
 /// How long the answer to a request is waited for that the same request, repeated, is in the middle of.
 const REPEATED_TIMEOUT: Duration = Duration::from_secs(30);
@@ -35,9 +34,9 @@ pub(crate) struct SandboxCreator {
     config: Arc<DaemonConfig>,
     admission: Arc<AdmissionControl>,
     pool: Arc<ReadyPool>,
-    templates: Arc<TemplateStore>,
-    images: Arc<ImageService>,
+    origins: Arc<OriginFinder>,
     snapshots: Arc<SnapshotStore>,
+    volumes: Arc<VolumeService>,
     carrier: Arc<ContextCarrier>,
     maker: Arc<SandboxMaker>,
     ender: Arc<SandboxEnder>,
@@ -49,9 +48,9 @@ impl SandboxCreator {
         config: Arc<DaemonConfig>,
         admission: Arc<AdmissionControl>,
         pool: Arc<ReadyPool>,
-        templates: Arc<TemplateStore>,
-        images: Arc<ImageService>,
+        origins: Arc<OriginFinder>,
         snapshots: Arc<SnapshotStore>,
+        volumes: Arc<VolumeService>,
         carrier: Arc<ContextCarrier>,
         maker: Arc<SandboxMaker>,
         ender: Arc<SandboxEnder>,
@@ -61,9 +60,9 @@ impl SandboxCreator {
             config,
             admission,
             pool,
-            templates,
-            images,
+            origins,
             snapshots,
+            volumes,
             carrier,
             maker,
             ender,
@@ -85,20 +84,15 @@ impl SandboxCreator {
         let snapshot = self.snapshots.begin_create(caller, &mut request).await?;
         let mut spec = CreateSpec::of(caller, request, &self.config)?;
         // It stays in place until the sandbox itself holds it.
-        spec.held = match image_name(&spec.request.template) {
-            Some(image) => {
-                // It may be pulled, which takes room.
-                self.admission.check()?;
-                HeldOrigin::Image(self.images.ready(caller, image).await?)
-            }
-            None => self.templates.ready(&spec.request.template).await?.into(),
-        };
+        spec.held = self.origins.ready(caller, &spec.request.template).await?;
         spec.specification.build = spec.origin().build;
         if let Some(snapshot) = snapshot {
             snapshot.check(&spec.specification)?;
             spec.specification.snapshot = Some(snapshot.id);
             (spec.snapshot, spec.saved) = (Some(snapshot.held), snapshot.saved);
         }
+        spec.specification.volumes = self.volumes.mounts(caller, spec.request.volumes.clone()).await?;
+        spec.volumes_mib = self.volumes.size_of(caller).await?;
         let listener = CallerPresence::default();
         let (creator, listens) = (Arc::clone(self), listener.is_there());
         let created = self.core.jobs.detached(async move {

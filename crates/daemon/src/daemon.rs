@@ -8,6 +8,7 @@ mod secrets;
 mod snapshots;
 mod templates;
 mod traffic;
+mod volumes;
 
 use std::sync::Arc;
 
@@ -33,6 +34,7 @@ use crate::keys;
 use crate::leftovers::LeftoverRemover;
 use crate::maintenance::MaintenanceLoop;
 use crate::making::SandboxMaker;
+use crate::origins::OriginFinder;
 use crate::pool::ReadyPool;
 use crate::readiness::{ReadinessCheck, ReadinessObstacle};
 use crate::records::SandboxRecords;
@@ -46,6 +48,7 @@ use crate::template_removal::TemplateRemover;
 use crate::templates::TemplateStore;
 use crate::transitions::SandboxChanger;
 use crate::view::SandboxCounts;
+use crate::volumes::VolumeService;
 use crate::zygotes::ZygotePool;
 
 /// The daemon of one state directory; clones are the same one. Must be used within an event loop of tokio.
@@ -67,6 +70,7 @@ struct DaemonServices {
     template_remover: TemplateRemover,
     zygotes: Arc<ZygotePool>,
     secrets: Arc<SecretStore>,
+    volumes: Arc<VolumeService>,
     contexts: Arc<ContextTable>,
     maker: Arc<SandboxMaker>,
     creator: Arc<SandboxCreator>,
@@ -181,6 +185,7 @@ impl DaemonServices {
         let services = Self::compose(config, core);
         services.adoption().adopt_all().await?;
         services.snapshots.clean_up().await?;
+        services.volumes.clean_up().await?;
         Ok(services)
     }
 
@@ -193,12 +198,17 @@ impl DaemonServices {
         let contexts = Arc::new(ContextTable::new(Arc::clone(&core.host)));
         let leftovers = Arc::new(LeftoverRemover::new(Arc::clone(&core.host), Arc::clone(&core.registry)));
         let secrets = Arc::new(SecretStore::new(core.clone()));
+        let volumes = Arc::new(VolumeService::new(core.clone(), Arc::clone(&admission)));
         let templates = Arc::new(TemplateStore::new(
             Arc::clone(&core.host),
             config.templates.clone(),
             config.build_watcher.clone(),
         ));
-        let images = Arc::new(ImageService::new(Arc::clone(&core.host), config.images.clone()));
+        let origins = Arc::new(OriginFinder::new(
+            Arc::clone(&admission),
+            Arc::clone(&templates),
+            ImageService::new(Arc::clone(&core.host), config.images.clone()),
+        ));
         let ender = Arc::new(SandboxEnder::new(
             core.clone(),
             Arc::clone(&pool),
@@ -246,9 +256,9 @@ impl DaemonServices {
             Arc::clone(&config),
             Arc::clone(&admission),
             Arc::clone(&pool),
-            Arc::clone(&templates),
-            Arc::clone(&images),
+            Arc::clone(&origins),
             Arc::clone(&snapshots),
+            Arc::clone(&volumes),
             Arc::clone(&carrier),
             Arc::clone(&maker),
             Arc::clone(&ender),
@@ -257,8 +267,8 @@ impl DaemonServices {
             core.clone(),
             Arc::clone(&config),
             Arc::clone(&admission),
-            Arc::clone(&templates),
-            images,
+            origins,
+            Arc::clone(&volumes),
             carrier,
             Arc::clone(&maker),
             Arc::clone(&ender),
@@ -311,6 +321,7 @@ impl DaemonServices {
             template_remover,
             zygotes,
             secrets,
+            volumes,
             contexts,
             maker,
             creator,

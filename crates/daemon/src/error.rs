@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_images::ImageError;
-use offleash_store::StateError;
+use offleash_store::{StateError, VolumeError};
 use offleash_supervisor::service::error::SupervisorError;
 use offleash_supervisor::templates::TemplateError;
 use offleash_sys::spawn::SpawnError;
@@ -204,6 +204,17 @@ pub enum DaemonError {
     /// Something of a template failed.
     #[error("the templates cannot be used")]
     Templates(#[from] TemplateError),
+    /// A volume cannot be made, used or removed.
+    #[error("{}", told(.0))]
+    Volume(#[from] VolumeError),
+    /// A sandbox cannot have its volumes as asked.
+    #[error("{why}")]
+    NotMounted {
+        /// Why not.
+        why: String,
+        /// What kind of failure it is.
+        kind: ErrorKind,
+    },
     /// This machine or this level cannot do it.
     #[error("{what} is not supported: {why}")]
     Unsupported {
@@ -296,6 +307,25 @@ impl DaemonError {
         }
     }
 
+    /// What is wrong with a sandbox that has volumes, where its supervisor says so: somebody may have taken one since it was
+    /// looked at, and whether it fits where it is to be only the supervisor knows.
+    pub(crate) fn of_volumes(self) -> Self {
+        let Self::Supervisor { source, .. } = &self else {
+            return self;
+        };
+        match source.downcast_ref() {
+            Some(SupervisorError::NotMade {
+                kind: kind @ (ErrorKind::Conflict | ErrorKind::NotFound | ErrorKind::Invalid | ErrorKind::Denied),
+                message,
+                ..
+            }) => Self::NotMounted {
+                why: message.clone(),
+                kind: *kind,
+            },
+            _ => self,
+        }
+    }
+
     /// What the refusal of a sandbox's supervisor is to whoever asked the daemon.
     pub(crate) fn of_supervisor(tried: &'static str, id: &str, error: SupervisorError) -> Self {
         match error {
@@ -329,7 +359,10 @@ impl Explained for DaemonError {
             | Self::AlreadyRunning
             | Self::TemplateInUse { .. } => ErrorKind::Conflict,
             Self::QuotaExceeded { .. } => ErrorKind::Exhausted,
-            Self::NotCopied { kind, .. } | Self::Contexts { kind, .. } | Self::ImageFailed { kind, .. } => *kind,
+            Self::NotMounted { kind, .. }
+            | Self::NotCopied { kind, .. }
+            | Self::Contexts { kind, .. }
+            | Self::ImageFailed { kind, .. } => *kind,
             Self::Overloaded { .. }
             | Self::Full { .. }
             | Self::Short { .. }
@@ -339,6 +372,7 @@ impl Explained for DaemonError {
             | Self::TemplateFailed { .. } => ErrorKind::Unavailable,
             Self::Templates(source) => source.kind(),
             Self::Images(source) => source.kind(),
+            Self::Volume(source) => source.kind(),
             Self::Invalid { .. } => ErrorKind::Invalid,
             Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::Unauthorized | Self::Forbidden { .. } | Self::NotAllowed { .. } | Self::ImageNotAllowed { .. } => {
@@ -376,6 +410,19 @@ impl Explained for DaemonError {
             Self::State(source) => source.hint(),
             _ => None,
         }
+    }
+}
+
+/// What a caller is told of an error of volumes: nothing of where they are on the host.
+fn told(error: &VolumeError) -> String {
+    match error {
+        VolumeError::File(source) if source.kind() == ErrorKind::Exhausted => {
+            "the machine is short of disk space".to_owned()
+        }
+        VolumeError::File(_) | VolumeError::State(_) | VolumeError::Measuring { .. } => {
+            "the volume cannot be used".to_owned()
+        }
+        error => error.to_string(),
     }
 }
 

@@ -32,17 +32,16 @@ use crate::daemon_core::DaemonCore;
 use crate::ending::SandboxEnder;
 use crate::error::DaemonError;
 use crate::history::{EndCause, who};
-use crate::images::ImageService;
 use crate::jobs::CallerPresence;
 use crate::making::SandboxMaker;
-use crate::origin::{HeldOrigin, image_name};
+use crate::origins::OriginFinder;
 use crate::random;
 use crate::registry::{Change, SandboxState};
 use crate::request::{CreateRequest, LimitsRequest, NAME_LABEL, NetworkSettings, OnTimeout};
 use crate::sandboxes::{Reservation, SandboxClaim, SandboxEntry};
 use crate::specification::{self, Specification};
-use crate::templates::TemplateStore;
 use crate::view::SandboxView;
+use crate::volumes::VolumeService;
 
 /// Most forks that one request makes.
 pub const MAX_FORKS: u32 = 20;
@@ -98,8 +97,8 @@ pub(crate) struct SandboxForker {
     core: DaemonCore,
     config: Arc<DaemonConfig>,
     admission: Arc<AdmissionControl>,
-    templates: Arc<TemplateStore>,
-    images: Arc<ImageService>,
+    origins: Arc<OriginFinder>,
+    volumes: Arc<VolumeService>,
     carrier: Arc<ContextCarrier>,
     maker: Arc<SandboxMaker>,
     ender: Arc<SandboxEnder>,
@@ -112,8 +111,8 @@ impl SandboxForker {
         core: DaemonCore,
         config: Arc<DaemonConfig>,
         admission: Arc<AdmissionControl>,
-        templates: Arc<TemplateStore>,
-        images: Arc<ImageService>,
+        origins: Arc<OriginFinder>,
+        volumes: Arc<VolumeService>,
         carrier: Arc<ContextCarrier>,
         maker: Arc<SandboxMaker>,
         ender: Arc<SandboxEnder>,
@@ -122,8 +121,8 @@ impl SandboxForker {
             core,
             config,
             admission,
-            templates,
-            images,
+            origins,
+            volumes,
             carrier,
             maker,
             ender,
@@ -207,10 +206,7 @@ impl SandboxForker {
         timeout: Duration,
     ) -> Result<CreateSpec, DaemonError> {
         let (mut row, specification) = (source.row(), source.specification());
-        let held = match (image_name(&row.template), &specification.build) {
-            (Some(image), Some(digest)) => HeldOrigin::Image(self.images.pinned(image, digest).await?),
-            _ => self.templates.ready(&row.template).await?.into(),
-        };
+        let held = self.origins.again(&source.origin()).await?;
         if held.origin().build != specification.build {
             // What it wrote says nothing of what lies below.
             return Err(DaemonError::conflict(
@@ -240,6 +236,7 @@ impl SandboxForker {
                 on_timeout,
                 auto_resume: row.auto_resume,
                 network: network.clone(),
+                volumes: Vec::new(),
                 limits: LimitsRequest {
                     cpus: Some(limits.cpus),
                     memory_mib: Some(limits.memory_mib),
@@ -252,6 +249,7 @@ impl SandboxForker {
                 network,
                 network_pending: false,
                 zygote: None,
+                volumes: self.volumes.of_fork(specification.volumes.clone()).await?,
                 fork_of: Some(row.id),
                 checkpoint: None,
                 level: String::new(),
@@ -262,6 +260,7 @@ impl SandboxForker {
             held,
             snapshot: self.core.host.hold_snapshot(specification.snapshot.as_deref()).await?,
             saved: Vec::new(),
+            volumes_mib: self.volumes.size_of(caller).await?,
         })
     }
 

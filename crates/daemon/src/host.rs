@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use offleash_core::id::RunId;
 use offleash_core::text::Text;
+use offleash_planner::base::scratch_of;
 use offleash_store::{
     DaemonLock, HeldSnapshot, HostIdentity, SandboxDirectories, SnapshotDirectories, StateDirectory, remove_directory,
 };
@@ -19,6 +20,7 @@ use crate::error::DaemonError;
 use crate::history::{SupervisorRemains, lines_of_supervisor};
 use crate::jobs::blocking;
 use crate::launch::{self, Process, Started};
+use crate::random;
 use crate::remains;
 use crate::supervisor_pool::WaitingSupervisor;
 
@@ -140,6 +142,26 @@ impl SandboxHost {
             }
         });
         removed.await.unwrap_or(false)
+    }
+
+    /// Sets aside the layer of a sandbox that is about to end, so that nobody waits for its removal; answers what it is called
+    /// then, for [`Self::remove_layer`]. Where it cannot be, it goes with the sandbox.
+    pub(crate) fn set_layer_aside(&self, id: &RunId) -> Option<RunId> {
+        let aside = random::layer_id().ok()?;
+        let state = self.state.path();
+        std::fs::rename(scratch_of(state, id), scratch_of(state, &aside)).ok()?;
+        Some(aside)
+    }
+
+    /// Removes a layer that was set aside. What cannot be removed now goes with one of the next sandboxes.
+    pub(crate) async fn remove_layer(&self, id: RunId) {
+        let (program, state, lock) = (self.program.clone(), self.state.path().to_owned(), self.lock());
+        let removed = blocking("remove a layer", move || {
+            let _until_done = lock;
+            remove_directory(&scratch_of(&state, &id)).is_ok()
+                || launch::remove_layer(program.as_deref(), &state, &id).is_ok()
+        });
+        let _removed = removed.await;
     }
 
     /// Removes the directory of a sandbox and what its supervisor may have left elsewhere.

@@ -35,7 +35,7 @@ const MAX_FAILURES: usize = 1_000;
 pub(crate) struct ImageService {
     host: Arc<SandboxHost>,
     config: ImagesConfig,
-    fetches: Mutex<FetchTable>,
+    fetches: Arc<Mutex<FetchTable>>,
 }
 
 #[derive(Debug, Default)]
@@ -62,12 +62,12 @@ impl ImageService {
         Self {
             host,
             config,
-            fetches: Mutex::default(),
+            fetches: Arc::default(),
         }
     }
 
     fn fetches(&self) -> MutexGuard<'_, FetchTable> {
-        self.fetches.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.fetches)
     }
 
     /// What the owner lets the caller do with images.
@@ -79,7 +79,7 @@ impl ImageService {
     ///
     /// # Errors
     /// `Invalid`, `ImageNotAllowed`, `UnknownImage`, `ImageFetching`, `ImageFailed`, `Images`.
-    pub(crate) async fn ready(self: &Arc<Self>, caller: &Caller, name: &str) -> Result<HeldImage, DaemonError> {
+    pub(crate) async fn ready(&self, caller: &Caller, name: &str) -> Result<HeldImage, DaemonError> {
         let rule = self.rule(caller);
         let may_use = |image: Option<&ImageReference>| caller.is_owner() || rule.allows(image);
         let until = tokio::time::Instant::now() + self.config.wait;
@@ -143,7 +143,7 @@ impl ImageService {
     }
 
     /// The fetch that goes on, to be told of its end; begins one unless one has failed lately.
-    fn fetch_of(self: &Arc<Self>, wanted: &str, pulls: bool) -> Result<watch::Receiver<bool>, DaemonError> {
+    fn fetch_of(&self, wanted: &str, pulls: bool) -> Result<watch::Receiver<bool>, DaemonError> {
         let mut fetches = self.fetches();
         if let Some(ended) = fetches.going_on.get(wanted) {
             return Ok(ended.clone());
@@ -172,23 +172,22 @@ impl ImageService {
             name: wanted.to_owned(),
             pull: pulls.then(|| self.config.registries.clone()),
         };
-        let (weak, program) = (Arc::downgrade(self), self.host.program().map(ToOwned::to_owned));
+        let (table, program) = (Arc::clone(&self.fetches), self.host.program().map(ToOwned::to_owned));
         tokio::spawn(async move {
             let fetched = fetching::fetch(program.as_deref(), &order).await;
-            if let Some(service) = weak.upgrade() {
-                service.note_end(&order.name, fetched);
-            }
+            lock(&table).note_end(&order.name, fetched);
             ending.send_replace(true);
         });
         Ok(ended)
     }
+}
 
-    fn note_end(&self, wanted: &str, fetched: std::io::Result<FetchAnswer>) {
-        let mut fetches = self.fetches();
-        fetches.going_on.remove(wanted);
+impl FetchTable {
+    fn note_end(&mut self, wanted: &str, fetched: std::io::Result<FetchAnswer>) {
+        self.going_on.remove(wanted);
         let failure = match fetched {
             Ok(FetchAnswer::Ready { digest }) => {
-                fetches.ready.insert(digest);
+                self.ready.insert(digest);
                 return;
             }
             Ok(FetchAnswer::Failed {
@@ -211,11 +210,16 @@ impl ImageService {
                 is_about_image: false,
             },
         };
-        if fetches.failed.len() >= MAX_FAILURES {
-            fetches.failed.pop_first();
+        if self.failed.len() >= MAX_FAILURES {
+            self.failed.pop_first();
         }
-        fetches.failed.insert(wanted.to_owned(), failure);
+        self.failed.insert(wanted.to_owned(), failure);
     }
+}
+
+fn lock(table: &Mutex<FetchTable>) -> MutexGuard<'_, FetchTable> {
+    // Whoever holds it does one thing to it.
+    table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn not_allowed(name: &str) -> DaemonError {

@@ -315,6 +315,7 @@ mod tests {
             state: Text(Vec::new()),
             directory: Text(Vec::new()),
             template: Template::System,
+            snapshot: None,
             env: Vec::new(),
             level: None,
             min_level: None,
@@ -325,6 +326,7 @@ mod tests {
             descent: ZygoteRole::Alone,
             wants_copy: false,
             is_copied: false,
+            volumes: Vec::new(),
             longest_hold_ms: None,
         }
     }

@@ -36,6 +36,7 @@ mod maintenance;
 mod making;
 mod network;
 mod origin;
+mod origins;
 mod pool;
 mod pool_shares;
 mod random;
@@ -56,6 +57,8 @@ mod template_removal;
 mod templates;
 mod transitions;
 mod view;
+mod volume_mounts;
+mod volumes;
 mod zygotes;
 
 pub use self::caller::{Caller, LOCAL_KEY};
@@ -83,4 +86,5 @@ pub use self::view::{
     AccessRules, ENVD_VERSION, InterpreterOrigin, LogLine, NameMatches, SandboxCounts, SandboxEvent, SandboxLimits,
     SandboxPage, SandboxView, UsageSample, VisibleState,
 };
+pub use self::volume_mounts::{SandboxVolume, VolumeMountRequest, VolumeRequest, VolumeView};
 pub use offleash_core::log_level::LogLevel;

@@ -38,6 +38,7 @@ use crate::specification::Specification;
 use crate::supervisor_pool::{self, SupervisorPool};
 use crate::templates;
 use crate::view::SandboxLimits;
+use crate::volume_mounts::SandboxVolume;
 use crate::zygotes::ZygotePool;
 
 mod remaking;
@@ -253,6 +254,7 @@ impl SandboxMaker {
         };
         let given = started.give(&order, self.config.create_timeout);
         let made = match spec {
+            Some(spec) if !spec.specification.volumes.is_empty() => given.await.map_err(DaemonError::of_volumes),
             Some(_) => given.await,
             // Making the first one of a machine takes seconds, and nobody waits for this one.
             None => self.core.jobs.unless_draining(given).await.flatten(),
@@ -353,6 +355,7 @@ impl SandboxMaker {
             wants_copy: false,
             is_copied: false,
             snapshot: specification.snapshot.as_deref().and_then(|id| id.parse().ok()),
+            volumes: specification.volumes.iter().map(SandboxVolume::mount).collect(),
             longest_hold_ms: None,
         })
     }

@@ -35,8 +35,9 @@ impl HeldOrigin {
         }
     }
 
-    pub(crate) fn is_image(&self) -> bool {
-        matches!(self, Self::Image(_))
+    /// Whether sandboxes of it are made ahead.
+    pub(crate) fn can_wait(&self) -> bool {
+        matches!(self, Self::Base | Self::Template(_))
     }
 
     pub(crate) fn origin(&self) -> TemplateOrigin {

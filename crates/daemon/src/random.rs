@@ -27,6 +27,15 @@ pub(crate) fn snapshot_id() -> Result<RunId, DaemonError> {
     })
 }
 
+/// What a layer is called that is set aside: `x` and 19 characters of `[a-z0-9]`.
+pub(crate) fn layer_id() -> Result<RunId, DaemonError> {
+    let id = name('x', SANDBOX_ID_DIGITS)?;
+    id.parse().map_err(|error| DaemonError::Host {
+        tried: "make an id",
+        source: Box::new(error),
+    })
+}
+
 /// The id of a new key: `k` and 11 characters of `[a-z0-9]`.
 pub(crate) fn key_id() -> Result<String, DaemonError> {
     name('k', 11)

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::origin::BASE_TEMPLATE;
 use crate::registry::SandboxRow;
+use crate::volume_mounts::VolumeMountRequest;
 
 /// A sandbox that is asked for; [`CreateRequest::default`] asks for what E2B gives who says nothing.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,6 +33,8 @@ pub struct CreateRequest {
     pub auto_resume: bool,
     /// What it may reach, and who may reach it.
     pub network: NetworkSettings,
+    /// The volumes that it has.
+    pub volumes: Vec<VolumeMountRequest>,
     /// What it may use, as far as the caller says.
     pub limits: LimitsRequest,
     /// A repeated request with the same one, from the same key, answers with the sandbox that is there.
@@ -131,6 +134,7 @@ impl Default for CreateRequest {
             on_timeout: OnTimeout::Kill,
             auto_resume: false,
             network: NetworkSettings::default(),
+            volumes: Vec::new(),
             limits: LimitsRequest::default(),
             idempotency_key: None,
         }

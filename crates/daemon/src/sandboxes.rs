@@ -24,6 +24,8 @@ pub(crate) struct SandboxClaim<'a> {
     pub(crate) owner: &'a str,
     pub(crate) quota: &'a Quota,
     pub(crate) limits: &'a SandboxLimits,
+    /// What the owner's volumes count, MiB of disk.
+    pub(crate) volumes_mib: u64,
     /// How many there may be of all owners.
     pub(crate) max: usize,
     pub(crate) idempotency_key: Option<&'a str>,
@@ -170,7 +172,7 @@ impl SandboxTable {
         entries: &BTreeMap<String, Arc<SandboxEntry>>,
         claim: &SandboxClaim<'_>,
     ) -> Result<Option<Arc<SandboxEntry>>, DaemonError> {
-        let mut used = QuotaUse::default();
+        let mut used = QuotaUse::of_volumes(claim.volumes_mib);
         let mut all = 0;
         for entry in entries.values() {
             let facts = entry.facts();
@@ -195,6 +197,27 @@ impl SandboxTable {
         }
         used.check(claim.quota, claim.limits)?;
         Ok(None)
+    }
+
+    /// Whether the quota of `owner` leaves room for so many MiB of disk more, beside its sandboxes and volumes.
+    ///
+    /// # Errors
+    /// `QuotaExceeded`.
+    pub(crate) fn check_disk(
+        &self,
+        owner: &str,
+        quota: &Quota,
+        volumes_mib: u64,
+        asked_mib: u64,
+    ) -> Result<(), DaemonError> {
+        let mut used = QuotaUse::of_volumes(volumes_mib);
+        for entry in self.lock().values() {
+            let facts = entry.facts();
+            if facts.owner() == Some(owner) {
+                used.add(&facts);
+            }
+        }
+        used.check_disk(quota, asked_mib)
     }
 
     /// Counts the CPUs of `entry`, which is paused, to its owner again, unless the quota stands against it. Its memory and

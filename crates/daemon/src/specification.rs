@@ -14,6 +14,7 @@ use crate::network;
 use crate::registry::{SandboxRow, SandboxState};
 use crate::request::{ALLOW_PTRACE_LABEL, CreateRequest, LimitsRequest, NetworkSettings};
 use crate::view::SandboxLimits;
+use crate::volume_mounts::SandboxVolume;
 
 /// What is kept of a request beside what the registry has columns for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -33,6 +34,8 @@ pub(crate) struct Specification {
     pub(crate) cwd: Option<String>,
     /// The zygote below which it was made, by that one's first process.
     pub(crate) zygote: Option<ProcessRef>,
+    /// The volumes that it has.
+    pub(crate) volumes: Vec<SandboxVolume>,
     /// The sandbox whose files it begins with; they are copied before it is made.
     pub(crate) fork_of: Option<String>,
     /// The snapshot, or the checkpoint that it was restored to, that its files lie over.
@@ -82,6 +85,7 @@ impl Specification {
             build: None,
             cwd: None,
             zygote: None,
+            volumes: Vec::new(),
             fork_of: None,
             snapshot: None,
             checkpoint: None,
@@ -274,6 +278,12 @@ mod tests {
             build: Some("1".to_owned()),
             cwd: Some("/work".to_owned()),
             zygote: Some(ProcessRef { pid: 7, start_ticks: 9 }),
+            volumes: vec![SandboxVolume {
+                id: offleash_core::volume::VolumeId::from_random(7),
+                name: "v".parse().unwrap(),
+                path: "/v".to_owned(),
+                access: offleash_core::spec::MountAccess::Rw,
+            }],
             fork_of: Some("i1".to_owned()),
             level: "process".to_owned(),
             not_enforced: BTreeMap::from([("memory".to_owned(), "why".to_owned())]),

@@ -7,6 +7,7 @@ use offleash_core::log_level::LogLevel;
 
 use crate::registry::EventKind;
 use crate::request::{NetworkSettings, OnTimeout};
+use crate::volume_mounts::SandboxVolume;
 
 /// What a sandbox does, as callers see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -48,6 +49,8 @@ pub struct SandboxView {
     pub auto_resume: bool,
     /// What it may reach, and who may reach it.
     pub network: NetworkSettings,
+    /// The volumes that it has.
+    pub volumes: Vec<SandboxVolume>,
     /// What it may use.
     pub limits: SandboxLimits,
     /// How it is isolated, as in `process`.

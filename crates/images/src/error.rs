@@ -290,7 +290,7 @@ impl Explained for ImageError {
             Self::Missing { .. } => "`offleash image ls` lists the images, `offleash image pull NAME` fetches one",
             Self::Ambiguous { .. } => "write more of the id, or the image's name",
             Self::InUse { .. } => {
-                "end the runs and sandboxes that use it first; `offleash runs` and `offleash ls` list them"
+                "end the runs and sandboxes that use it first; `offleash runs`, `offleash ls` and `offleash warm ls` list them"
             }
             Self::Busy { .. } => "try again when it is done",
             Self::Unknown { .. } => {

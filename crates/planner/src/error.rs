@@ -16,6 +16,14 @@ pub enum PlanError {
     /// A root of its own was asked for, and nobody has made what it consists of.
     #[error("the base template was not made ready")]
     NoTemplate,
+    /// A volume was asked for, and nobody has found it.
+    #[error("volume `{name}`, which is to be at `{target}`, was not found")]
+    UnknownVolume {
+        /// Its name or id.
+        name: String,
+        /// Where it is to be.
+        target: Text,
+    },
     /// There is no program to run.
     #[error("no command was given")]
     NoCommand,
@@ -149,6 +157,7 @@ impl Explained for PlanError {
             PlanError::BelowMinimum { .. } => ErrorKind::Unsupported,
             PlanError::TooManyPaths { .. } => ErrorKind::Exhausted,
             PlanError::NoTemplate => ErrorKind::Internal,
+            PlanError::UnknownVolume { .. } => ErrorKind::NotFound,
             _ => ErrorKind::Invalid,
         }
     }
@@ -156,6 +165,7 @@ impl Explained for PlanError {
     fn hint(&self) -> Option<String> {
         let hint = match self {
             PlanError::NoCommand => "give a program after `--`, or a shell command with `-c`",
+            PlanError::UnknownVolume { name, .. } => return Some(format!("`offleash volume create {name}` makes it")),
             PlanError::NoTemplate | PlanError::NulInArgument { .. } | PlanError::Environment(_) => return None,
             PlanError::Network(error) => return error.hint(),
             PlanError::CommandDenied { .. } => "change `commands` in the policy if it should run",

@@ -6,13 +6,14 @@ use std::path::{Component, Path, PathBuf};
 use offleash_core::id::RunId;
 use offleash_core::plan::{Plan, PlanEntry, PlanNode};
 use offleash_core::protected::protected_rule;
-use offleash_core::spec::{MountAccess, SandboxSpec, WorkspaceMode};
+use offleash_core::spec::{MountAccess, SandboxSpec, VolumeMount, WorkspaceMode};
+use offleash_core::volume::{VolumeKey, VolumeQuota, VolumeUsage};
 use offleash_store::led_to;
 use std::os::unix::ffi::OsStrExt as _;
 
 use super::base_entries::BaseTemplate;
 use super::error::PlanError;
-use super::host::{ExecBasis, PlanningHost};
+use super::host::{ExecBasis, FoundVolume, PlanningHost};
 use super::resolve::resolve;
 
 /// What may be done with a path inside.
@@ -55,7 +56,18 @@ pub fn explain_path(spec: &SandboxSpec, host: &PlanningHost, path: &Path) -> Res
 fn resolve_unnamed(spec: &SandboxSpec, host: &PlanningHost) -> Result<(Plan, ExecBasis), PlanError> {
     let id = RunId::from_parts(0, 0);
     let run_directory = host.state_directory.join("runs").join(id.as_str());
+    let nominal = |mount: &VolumeMount| match &mount.volume {
+        VolumeKey::Name(name) => Some(FoundVolume {
+            key: mount.volume.clone(),
+            name: name.clone(),
+            data: host.state_directory.join("volumes").join(name.as_str()),
+            quota: VolumeQuota::default(),
+            used: VolumeUsage::default(),
+        }),
+        VolumeKey::Id(_) => None,
+    };
     let host = PlanningHost {
+        volumes: spec.volumes.iter().filter_map(nominal).collect(),
         base: host
             .base
             .clone()
@@ -109,6 +121,14 @@ fn answer(entry: &PlanEntry, path: &Path, spec: &SandboxSpec, host: &PlanningHos
             access: MountAccess::Rw,
             ..
         } => "read and written, on the host itself".to_owned(),
+        PlanNode::Volume {
+            access: MountAccess::Ro,
+            ..
+        } => "read, not written; outlives the sandbox".to_owned(),
+        PlanNode::Volume {
+            access: MountAccess::Rw,
+            ..
+        } => "read and written; outlives the sandbox".to_owned(),
         PlanNode::Overlay { lower, .. } => return overlay_answer(entry, lower, path, (spec, host)),
         PlanNode::Base { .. } | PlanNode::Home { .. } => "read and written, in the sandbox's own layer".to_owned(),
         PlanNode::Guest => "read, executed and written; made by offleash".to_owned(),

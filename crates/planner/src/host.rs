@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use offleash_core::plan::{Environment, SandboxUser};
 use offleash_core::spec::IdChoice;
+use offleash_core::volume::{VolumeKey, VolumeName, VolumeQuota, VolumeUsage};
 
 use super::base_entries::BaseTemplate;
 use super::known::KnownEtc;
@@ -32,8 +33,25 @@ pub struct PlanningHost {
     pub base: Option<BaseTemplate>,
     /// The certificate authorities of the sandbox where the gateway opens connections.
     pub trust: Option<TrustStores>,
+    /// The volumes that the spec asks for.
+    pub volumes: Vec<FoundVolume>,
     /// What was read of the machine before.
     pub known: Option<Arc<KnownEtc>>,
+}
+
+/// A volume that was looked for, and found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundVolume {
+    /// As it was asked for.
+    pub key: VolumeKey,
+    /// What its owner calls it.
+    pub name: VolumeName,
+    /// The directory with its files.
+    pub data: PathBuf,
+    /// How much it may hold.
+    pub quota: VolumeQuota,
+    /// What is in it, if it is to be written to.
+    pub used: VolumeUsage,
 }
 
 impl PlanningHost {

@@ -39,7 +39,7 @@ pub use base_entries::{BasePart, BaseTemplate};
 pub use base_entries::{first_user, users};
 pub use error::PlanError;
 pub use explain::{PathAnswer, explain_path, has_variable_of_its_own};
-pub use host::{ExecBasis, PlanningHost, this_home};
+pub use host::{ExecBasis, FoundVolume, PlanningHost, this_home};
 pub use known::KnownEtc;
 pub use outside::find_outside;
 pub use reach::absolute;

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use offleash_core::limits::Limits;
 use offleash_core::plan::{PlanEntry, PlanNode};
-use offleash_core::spec::{MountAccess, MountSpec, TmpfsSpec};
+use offleash_core::spec::{MountAccess, MountSpec, TmpfsSpec, VolumeMount};
+use offleash_core::text::Text;
 
 use super::error::PlanError;
 use super::host::PlanningHost;
@@ -52,6 +53,31 @@ fn entry(mount: &MountSpec, host: &PlanningHost, workspace: Option<&Path>) -> Re
         },
         metadata.is_dir(),
     ))
+}
+
+/// Adds the volumes.
+pub(super) fn add_volumes(mounts: &[VolumeMount], host: &PlanningHost, tree: &mut EntryTree) -> Result<(), PlanError> {
+    const ROLE: &str = "volume target";
+    let mut mounts: Vec<&VolumeMount> = mounts.iter().collect();
+    mounts.sort_by_key(|mount| mount.target.components().count());
+    for mount in mounts {
+        let target = reach::check_target(ROLE, &mount.target)?;
+        let found = host.volumes.iter().find(|found| found.key == mount.volume);
+        let found = found.ok_or_else(|| PlanError::UnknownVolume {
+            name: mount.volume.to_string(),
+            target: Text::from(&target),
+        })?;
+        let rule = format!("volume: {} at {}", found.name, target.display());
+        let node = PlanNode::Volume {
+            name: found.name.clone(),
+            source: found.data.clone(),
+            access: mount.access,
+            quota: found.quota,
+            used: found.used,
+        };
+        tree.add(ROLE, PlanEntry { target, node, rule }, true)?;
+    }
+    Ok(())
 }
 
 /// Adds the empty directories.

@@ -97,6 +97,7 @@ fn resolve_for(
         None => None,
     };
     mounts::add(&spec.mounts, host, workspace.as_deref(), &mut tree)?;
+    mounts::add_volumes(&spec.volumes, host, &mut tree)?;
     mounts::add_tmpfs(&spec.tmpfs, &spec.limits, &mut tree)?;
     let added = toolchain::add(&spec.toolchains, host, workspace.as_deref(), &mut tree)?;
 

@@ -28,6 +28,7 @@ pub(super) fn host_with_home() -> (tempfile::TempDir, PlanningHost) {
         cwd: root.clone(),
         env: Vec::new(),
         trust: None,
+        volumes: Vec::new(),
         known: None,
         ids: IdChoice::Single,
         base: None,

@@ -141,7 +141,7 @@ impl<'a> PlanView<'a> {
 /// The host's path behind a node.
 pub(super) fn source_of(node: &PlanNode) -> Option<&Path> {
     match node {
-        PlanNode::Bind { source, .. } => Some(source),
+        PlanNode::Bind { source, .. } | PlanNode::Volume { source, .. } => Some(source),
         PlanNode::Overlay { lower, .. } | PlanNode::Base { lower, .. } => Some(lower),
         _ => None,
     }

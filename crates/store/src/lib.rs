@@ -42,6 +42,7 @@ mod templates;
 mod tree;
 mod trusted;
 mod unified;
+mod volumes;
 mod warm;
 
 #[cfg(test)]
@@ -76,4 +77,9 @@ pub use state::{StateDirectory, StateError};
 pub use templates::{AbandonedLayer, HeldTemplate, NewTemplate, TakeOutcome, TemplateRecord, TemplateStore};
 pub use trusted::led_to;
 pub use unified::{ChangePatch, DiffForm, MAX_TEXT_BYTES};
+pub use volumes::{
+    EntryOwner, HeldVolume, LOCAL_OWNER, MAX_VOLUMES, NewVolume, RemovedVolume, TransferBudget, TransferReport,
+    VolumeContent, VolumeEntry, VolumeError, VolumeListing, VolumeOwners, VolumePath, VolumeRecord, VolumeStore,
+    VolumeToken, VolumeWriter, copy_in, copy_out,
+};
 pub use warm::{WarmDirectory, WarmLock};

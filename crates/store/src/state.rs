@@ -12,6 +12,7 @@
 //! registry.sqlite3…            what the daemon must not forget ([`crate::registry`])
 //! templates/NAME               a template that was built ([`crate::Templates`])
 //! snapshots/ID                 what a sandbox had written at one moment ([`crate::SnapshotDirectories`])
+//! volumes/ID                   a directory that outlives sandboxes ([`crate::VolumeStore`])
 //! images/…                     images of containers and their unpacked layers, which the room `images` keeps
 //! sandboxes/ID                 a sandbox of the daemon's: its supervisor's socket and its files
 //! own/ID                       a sandbox of one program, which holds it: its supervisor's socket

@@ -196,6 +196,7 @@ pub fn this_host(state_directory: &std::path::Path) -> Result<PlanningHost, Life
         ids: IdChoice::Single,
         base: None,
         trust: None,
+        volumes: Vec::new(),
         known: None,
     })
 }

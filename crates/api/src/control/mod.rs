@@ -6,6 +6,7 @@ mod authentication;
 mod keys;
 pub(crate) mod listing;
 mod snapshots;
+pub(crate) mod volumes;
 mod work;
 
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use http::request::Parts;
 use http::{HeaderMap, Response};
 use offleash_daemon::{Caller, Daemon, DaemonError, Scope};
 
-pub(crate) use self::authentication::API_KEY;
+pub(crate) use self::authentication::{API_KEY, bearer};
 use self::keys::KeyService;
 pub(crate) use self::snapshots::snapshot_filter;
 use crate::http::answer::ApiRefusal;
@@ -56,6 +57,10 @@ impl ControlPlane {
 
     pub(crate) fn daemon(&self) -> &Daemon {
         &self.daemon
+    }
+
+    pub(crate) fn journal(&self) -> &dyn Journal {
+        &*self.journal
     }
 
     pub(crate) fn keys(&self) -> &KeyService {

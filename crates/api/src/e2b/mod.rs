@@ -4,3 +4,4 @@ pub(crate) mod code;
 pub(crate) mod connect;
 pub(crate) mod control;
 pub(crate) mod envd;
+pub(crate) mod volume_content;

@@ -23,18 +23,37 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The body of a request, and how much it may have: that is said by the request's route.
 #[derive(Debug)]
 pub(crate) struct RequestBody {
-    incoming: Incoming,
+    incoming: Option<Incoming>,
     max_bytes: usize,
 }
 
 impl RequestBody {
     pub(crate) fn new(incoming: Incoming, max_bytes: usize) -> Self {
-        Self { incoming, max_bytes }
+        Self {
+            incoming: Some(incoming),
+            max_bytes,
+        }
+    }
+
+    /// One that was read.
+    pub(crate) fn none() -> Self {
+        Self {
+            incoming: None,
+            max_bytes: 0,
+        }
+    }
+
+    /// All that comes, for who bounds it by itself; nothing if it was read.
+    pub(crate) fn into_incoming(self) -> Option<Incoming> {
+        self.incoming
     }
 
     /// Reads it as [`read`] does, within its own bound.
     pub(crate) async fn read<T: DeserializeOwned>(self) -> Result<T, ApiRefusal> {
-        read_at_most(self.max_bytes, self.incoming).await
+        match self.incoming {
+            Some(incoming) => read_at_most(self.max_bytes, incoming).await,
+            None => Err(ApiRefusal::bad_request("the body was read already")),
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use offleash_daemon::{CarriedContexts, SandboxContexts};
 use offleash_supervisor::service::client::SupervisorClient;
 
 use super::failure::ToolError;
+use crate::control::volumes::NewVolumeMount;
 
 /// A sandbox that tools can work in.
 #[derive(Debug, Clone)]
@@ -40,6 +41,8 @@ pub(super) struct CreateArguments {
     pub(super) internet: Option<bool>,
     /// Variables of the environment for everything that runs in it.
     pub(super) env: Option<BTreeMap<String, String>>,
+    /// Directories that outlive it, which the owner has made.
+    pub(super) volumes: Option<Vec<NewVolumeMount>>,
     /// Seconds until it is ended unless it is used.
     #[schemars(range(min = 1))]
     pub(super) timeout_seconds: Option<u64>,

@@ -12,6 +12,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::backing::{CreateArguments, OpenedSandbox, SandboxBacking};
 use super::failure::ToolError;
+use crate::control::volumes;
 use crate::http::failure;
 use crate::journal::Journal;
 
@@ -82,6 +83,7 @@ impl SandboxBacking for ServedSandboxes {
             template,
             timeout_seconds: Some(new.timeout_seconds.unwrap_or_else(|| self.lifetime())),
             env: new.env.unwrap_or_default(),
+            volumes: volumes::mounts(new.volumes),
             network: NetworkSettings {
                 internet: new.internet,
                 ..NetworkSettings::default()

@@ -13,6 +13,7 @@ use super::shapes::{
 };
 use crate::control::ApiRequest;
 use crate::control::listing::list_filter;
+use crate::control::volumes;
 use crate::http::answer::{self, ApiRefusal};
 use crate::http::body::Body;
 use crate::http::failure;
@@ -41,6 +42,7 @@ pub(crate) fn create_request(new: NewSandbox, idempotency_key: Option<String>) -
         on_timeout: if pauses { OnTimeout::Pause } else { OnTimeout::Kill },
         auto_resume: new.auto_resume.unwrap_or(false),
         network: settings(new.policy.unwrap_or_default()),
+        volumes: volumes::mounts(new.volumes),
         limits: limits(&new.limits.unwrap_or_default()),
         idempotency_key,
     })

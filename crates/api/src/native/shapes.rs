@@ -7,7 +7,9 @@ use offleash_supervisor::service::message::SupervisorUsage;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::volumes::VolumeMountAnswer;
 use crate::control::listing::state_word;
+use crate::control::volumes::NewVolumeMount;
 use crate::http::time;
 
 /// A command that is run, and the sandbox that is made for it.
@@ -65,6 +67,8 @@ pub(crate) struct NewSandbox {
     pub(crate) pause_on_timeout: Option<bool>,
     /// Whether traffic resumes it when it is paused; not if absent.
     pub(crate) auto_resume: Option<bool>,
+    /// Volumes that it has.
+    pub(crate) volumes: Option<Vec<NewVolumeMount>>,
     /// What it may use.
     pub(crate) limits: Option<NewLimits>,
     /// What it may reach, and who may reach it.
@@ -232,6 +236,8 @@ pub(crate) struct SandboxAnswer {
     pub(crate) auto_resume: bool,
     /// Its labels.
     pub(crate) metadata: BTreeMap<String, String>,
+    /// Volumes that it has.
+    pub(crate) volumes: Vec<VolumeMountAnswer>,
     /// What it may use.
     pub(crate) limits: LimitsAnswer,
     /// What it may reach, and who may reach it.
@@ -441,6 +447,7 @@ impl From<SandboxView> for SandboxAnswer {
             pause_on_timeout: view.on_timeout == offleash_daemon::OnTimeout::Pause,
             auto_resume: view.auto_resume,
             metadata: view.metadata,
+            volumes: view.volumes.into_iter().map(VolumeMountAnswer::from).collect(),
             limits: LimitsAnswer::from(view.limits),
             policy: PolicyAnswer {
                 internet: view.network.internet.unwrap_or(true),

@@ -1,7 +1,8 @@
 //! The routes of E2B's control plane. Some are there in two versions, as its SDKs have called both.
 
-use super::{CREATE, READ, RouteEntry, at_once, route};
-use crate::e2b::control::{CallVersion, sandboxes, secrets, snapshots, templates};
+use super::{CREATE, READ, RouteEntry, RouteHandler, at_once, route};
+use crate::e2b::control::{CallVersion, sandboxes, secrets, snapshots, templates, volumes};
+use crate::e2b::volume_content;
 use crate::http::json::MAX_BODY;
 
 /// No body is read.
@@ -9,7 +10,22 @@ const NO_BODY: Option<usize> = None;
 /// A body of JSON.
 const BODY: Option<usize> = Some(MAX_BODY);
 
-pub(super) static ROUTES: [RouteEntry; 29] = [
+/// A row about what is in a volume: whoever shows its token may call.
+macro_rules! content {
+    ($operation:literal, $method:ident $path:literal, $max_body:expr, $summary:literal, $handler:expr $(,)?) => {
+        RouteEntry {
+            operation: $operation,
+            method: http::Method::$method,
+            path: $path,
+            max_body: $max_body,
+            summary: $summary,
+            schemas: None,
+            handler: RouteHandler::ByVolumeToken($handler),
+        }
+    };
+}
+
+pub(super) static ROUTES: [RouteEntry; 40] = [
     route!("E2bCreateSandboxFirst", POST "/sandboxes", CREATE, BODY,
         "Makes a sandbox; it lives for 15 seconds if nothing is said.",
         None,
@@ -114,6 +130,43 @@ pub(super) static ROUTES: [RouteEntry; 29] = [
         "Removes a secret.",
         None,
         |call| Box::pin(secrets::remove(call.asked, call.first()))),
+    route!("E2bListVolumes", GET "/volumes", READ, NO_BODY,
+        "Lists volumes.",
+        None,
+        |call| Box::pin(volumes::list(call.asked))),
+    route!("E2bCreateVolume", POST "/volumes", CREATE, BODY,
+        "Makes a volume that many sandboxes may write to.",
+        None,
+        |call| Box::pin(volumes::create(call.asked, call.body))),
+    route!("E2bGetVolume", GET "/volumes/{volume}", CREATE, NO_BODY,
+        "Shows a volume, with the token that opens it.",
+        None,
+        |call| Box::pin(volumes::get(call.asked, call.first()))),
+    route!("E2bRemoveVolume", DELETE "/volumes/{volume}", CREATE, NO_BODY,
+        "Removes a volume that no sandbox uses.",
+        None,
+        |call| Box::pin(volumes::remove(call.asked, call.first()))),
+    content!("E2bListVolumeDirectory", GET "/volumecontent/{volume}/dir", NO_BODY,
+        "Lists a directory of a volume.",
+        |call| Box::pin(volume_content::list(call))),
+    content!("E2bMakeVolumeDirectory", POST "/volumecontent/{volume}/dir", NO_BODY,
+        "Makes a directory in a volume.",
+        |call| Box::pin(volume_content::make_directory(call))),
+    content!("E2bStatVolumePath", GET "/volumecontent/{volume}/path", NO_BODY,
+        "Says what is at a path of a volume.",
+        |call| Box::pin(volume_content::stat(call))),
+    content!("E2bChangeVolumePath", PATCH "/volumecontent/{volume}/path", BODY,
+        "Changes owner and mode of what is at a path of a volume.",
+        |call| Box::pin(volume_content::change(call))),
+    content!("E2bRemoveVolumePath", DELETE "/volumecontent/{volume}/path", NO_BODY,
+        "Removes what is at a path of a volume.",
+        |call| Box::pin(volume_content::remove(call))),
+    content!("E2bReadVolumeFile", GET "/volumecontent/{volume}/file", NO_BODY,
+        "Gives a file of a volume.",
+        |call| Box::pin(volume_content::read(call))),
+    content!("E2bWriteVolumeFile", PUT "/volumecontent/{volume}/file", NO_BODY,
+        "Writes a file of a volume, of as many bytes as its quota lets there be.",
+        |call| Box::pin(volume_content::write(call))),
     route!("E2bListTemplates", GET "/templates", READ, NO_BODY,
         "Lists templates.",
         None,

@@ -13,13 +13,15 @@ mod summary;
 use std::future::Future;
 use std::pin::Pin;
 
+use http::request::Parts;
 use http::{Method, Response};
 use hyper::body::Incoming;
 use offleash_daemon::Scope;
 
 use self::openapi::RouteSchemas;
 pub use self::summary::{RouteSummary, route_summaries};
-use crate::control::ApiRequest;
+use crate::control::{ApiRequest, ControlPlane};
+use crate::e2b::volume_content::{ContentCall, ContentRefusal, ContentResult};
 use crate::http::answer::{self, ApiRefusal};
 use crate::http::body::Body;
 use crate::http::destination::PathSegments;
@@ -30,12 +32,17 @@ use crate::http::json::RequestBody;
 pub(crate) enum RouteHandler {
     /// Whoever can reach the server: no key is asked for, and nothing of a caller is known.
     Open(fn() -> Response<Body>),
+    /// Whoever shows the token of the volume that the path names.
+    ByVolumeToken(for<'a> fn(ContentCall<'a>) -> ContentFuture<'a>),
     /// A key that has this scope.
     Keyed(Scope, for<'a> fn(RouteCall<'a>) -> RouteFuture<'a>),
 }
 
 /// An answer that is being made.
 pub(crate) type RouteFuture<'a> = Pin<Box<dyn Future<Output = Result<Response<Body>, ApiRefusal>> + Send + 'a>>;
+
+/// An answer about what is in a volume.
+pub(crate) type ContentFuture<'a> = Pin<Box<dyn Future<Output = ContentResult> + Send + 'a>>;
 
 /// A request that has found its route.
 #[derive(Debug)]
@@ -112,8 +119,33 @@ fn document() -> Response<Body> {
 pub(crate) fn answer_open(method: &Method, path: &str) -> Option<Response<Body>> {
     match find(method, path).ok()?.0.handler {
         RouteHandler::Open(answer) => Some(answer()),
-        RouteHandler::Keyed(..) => None,
+        RouteHandler::Keyed(..) | RouteHandler::ByVolumeToken(_) => None,
     }
+}
+
+/// Answers a request for what is in a volume, of whoever shows its token; gives the body back of all others.
+///
+/// # Errors
+/// The body.
+pub(crate) async fn answer_by_token(
+    control: &ControlPlane,
+    parts: &Parts,
+    body: Incoming,
+) -> Result<Response<Body>, Incoming> {
+    let Ok((route, [volume, _])) = find(&parts.method, parts.uri.path()) else {
+        return Err(body);
+    };
+    let RouteHandler::ByVolumeToken(handler) = route.handler else {
+        return Err(body);
+    };
+    let body = RequestBody::new(body, route.max_body.unwrap_or(0));
+    let call = ContentCall {
+        control,
+        parts,
+        volume,
+        body,
+    };
+    Ok(handler(call).await.unwrap_or_else(ContentRefusal::answer))
 }
 
 /// Answers a request of a caller with a key: finds its route, checks the caller's scope, and calls what answers.
@@ -126,6 +158,7 @@ pub(crate) async fn answer(asked: &ApiRequest<'_>, body: Incoming) -> Result<Res
     let body = RequestBody::new(body, route.max_body.unwrap_or(0));
     match route.handler {
         RouteHandler::Open(answer) => Ok(answer()),
+        RouteHandler::ByVolumeToken(_) => Err(MissingRoute::Nothing.refusal(&asked.parts.method)),
         RouteHandler::Keyed(scope, handler) => {
             asked.require(scope)?;
             let response = handler(RouteCall { asked, segments, body }).await?;
@@ -266,8 +299,7 @@ mod tests {
             "/v3/templates",
             "/templates/x",
             "/templates/x/builds/y",
-            "/volumes",
-            "/volumecontent/v/path",
+            "/v2/templates",
         ] {
             let refusal = find(&Method::PATCH, path).unwrap_err();
             assert_eq!(refusal.status.as_u16(), 501, "{path}");

@@ -9,9 +9,9 @@ use crate::http::json::MAX_BODY;
 use crate::native::{
     AuditAnswer, CellEvent, CheckpointList, ContextAnswer, ContextList, ForkList, KeyList, MadeKey, NameAnswer,
     NewCell, NewCheckpoint, NewCommand, NewContext, NewDefaultCell, NewForks, NewImport, NewKey, NewPolicy, NewRun,
-    NewSandbox, NewSnapshot, PolicyAnswer, RestoreBody, ResumeBody, RunResult, SandboxAnswer, SandboxList,
-    SandboxUsage, SnapshotAnswer, SnapshotList, UsageAnswer, VersionAnswer, cells, contexts, keys, run, sandboxes,
-    server, snapshots,
+    NewSandbox, NewSnapshot, NewVolume, PolicyAnswer, RestoreBody, ResumeBody, RunResult, SandboxAnswer, SandboxList,
+    SandboxUsage, SnapshotAnswer, SnapshotList, UsageAnswer, VersionAnswer, VolumeAnswer, VolumeList, cells, contexts,
+    keys, run, sandboxes, server, snapshots, volumes,
 };
 
 /// No body is read.
@@ -65,7 +65,7 @@ const REVOKE: QueryDocs = &[(
     "`true` has the key's sandboxes ended, too, within seconds; the id may be that of a key that was removed before",
 )];
 
-pub(super) static ROUTES: [RouteEntry; 38] = [
+pub(super) static ROUTES: [RouteEntry; 42] = [
     RouteEntry {
         operation: "OpenApi",
         method: Method::GET,
@@ -213,6 +213,22 @@ pub(super) static ROUTES: [RouteEntry; 38] = [
         "Says how much the caller has, and may have.",
         Some(answers(200).with::<UsageAnswer>()),
         |call| at_once(server::usage(call.asked))),
+    route!("ListVolumes", GET "/v1/volumes", READ, NO_BODY,
+        "Lists volumes.",
+        Some(answers(200).with::<VolumeList>()),
+        |call| Box::pin(volumes::list(call.asked))),
+    route!("CreateVolume", POST "/v1/volumes", CREATE, BODY,
+        "Makes a volume.",
+        Some(answers(201).reads::<NewVolume>().with::<VolumeAnswer>()),
+        |call| Box::pin(volumes::create(call.asked, call.body))),
+    route!("GetVolume", GET "/v1/volumes/{volume}", CREATE, NO_BODY,
+        "Shows a volume.",
+        Some(answers(200).with::<VolumeAnswer>()),
+        |call| Box::pin(volumes::get(call.asked, call.first()))),
+    route!("RemoveVolume", DELETE "/v1/volumes/{volume}", CREATE, NO_BODY,
+        "Removes a volume that no sandbox uses.",
+        Some(answers(204)),
+        |call| Box::pin(volumes::remove(call.asked, call.first()))),
     route!("ListKeys", GET "/v1/keys", ADMIN, NO_BODY,
         "Lists keys.",
         Some(answers(200).with::<KeyList>()),

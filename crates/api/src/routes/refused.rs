@@ -7,13 +7,11 @@ use crate::http::answer::ApiRefusal;
 
 /// Paths of E2B's control plane that nothing answers yet, by what begins them, and of what that is said. A `*` stands for
 /// any segment.
-const UNSUPPORTED: [(&str, &str); 7] = [
+const UNSUPPORTED: [(&str, &str); 5] = [
     ("snapshots", "snapshots are"),
     ("templates", "builds of templates by this API are"),
     ("v2/templates", "builds of templates by this API are"),
     ("v3/templates", "builds of templates by this API are"),
-    ("volumes", "volumes are"),
-    ("volumecontent", "volumes are"),
     ("sandboxes/*/snapshots", "snapshots are"),
 ];
 /// Those of [`UNSUPPORTED`] with nothing below.

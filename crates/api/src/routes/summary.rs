@@ -15,6 +15,8 @@ pub struct RouteSummary {
     pub path: &'static str,
     /// The scope that a key must have; no key is asked for if absent.
     pub scope: Option<&'static str>,
+    /// Whether the token of a volume is asked for.
+    pub by_volume_token: bool,
     /// How many bytes its body may have; none is read if absent.
     pub max_body: Option<usize>,
     /// What it does, a sentence.
@@ -28,9 +30,10 @@ impl RouteSummary {
             method: route.method.as_str(),
             path: route.path,
             scope: match route.handler {
-                RouteHandler::Open(_) => None,
+                RouteHandler::Open(_) | RouteHandler::ByVolumeToken(_) => None,
                 RouteHandler::Keyed(scope, _) => Some(Scope::as_str(scope)),
             },
+            by_volume_token: matches!(route.handler, RouteHandler::ByVolumeToken(_)),
             max_body: route.max_body,
             summary: route.summary,
         }

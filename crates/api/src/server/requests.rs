@@ -170,6 +170,10 @@ impl ServerState {
         if path == "/metrics" && !self.entrance.metrics_need_key && self.entrance.is_local(client, parts) {
             return Ok(self.entrance.metrics(self.control.daemon()));
         }
+        let body = match routes::answer_by_token(&self.control, parts, body).await {
+            Ok(answer) => return Ok(answer),
+            Err(body) => body,
+        };
         let caller = self.control.caller(client, &parts.headers)?;
         subject.key = Some(caller.key_id.clone());
         let control = &self.control;

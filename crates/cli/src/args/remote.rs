@@ -1,5 +1,6 @@
 //! The arguments of the commands that ask a daemon.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -34,6 +35,10 @@ pub(crate) struct CreateArgs {
     /// Disk it may use, such as 2G; in whole MiB. [default: the daemon's]
     #[arg(long, visible_alias = "workspace-size", value_name = "SIZE")]
     pub(crate) disk: Option<Bytes>,
+    /// Mount a volume of yours in the daemon, to be written to unless `:ro` stands behind it. Volumes of `offleash volume
+    /// create` are those of whoever started the server.
+    #[arg(long, short = 'v', value_name = "NAME:DST[:ro|:rw]")]
+    pub(crate) volume: Vec<OsString>,
     /// Processes and threads it may have. [default: the daemon's]
     #[arg(long, visible_alias = "pids-limit", value_name = "N")]
     pub(crate) pids: Option<u32>,

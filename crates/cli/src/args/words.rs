@@ -8,12 +8,13 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Flags with other names, ours first.
-const ALIASES: [(&str, &[&str]); 11] = [
+const ALIASES: [(&str, &[&str]); 12] = [
     ("--wall-time", &["--timeout"]),
     ("--workspace-size", &["--disk"]),
     ("--memory", &["-m"]),
     ("--pids", &["--pids-limit"]),
-    ("--mount", &["--volume", "-v", "--bind", "--ro-bind"]),
+    ("--mount", &["--bind", "--ro-bind"]),
+    ("--volume", &["-v"]),
     ("--publish", &["-p"]),
     ("--network", &["--net"]),
     ("--cwd", &["--workdir", "--chdir"]),
@@ -168,7 +169,7 @@ const FOREIGN: &[(&[&str], &[&str], &str)] = &[
         "`--user root` or `--user user`, with `--root base`, says as whom a command runs",
     ),
     (
-        &["-v", "--volume", "--mount", "--bind", "--ro-bind"],
+        &["--mount", "--bind", "--ro-bind"],
         CREATE,
         "a sandbox of the daemon sees no directory of the host; `offleash cp` copies files to it",
     ),

@@ -1,17 +1,20 @@
 //! `offleash create`: a sandbox of the daemon.
 
+use std::ffi::OsStr;
 use std::net::IpAddr;
 use std::process::ExitCode;
 
 use offleash_api::client::{Client, ClientError};
+use offleash_core::spec::MountAccess;
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
 use offleash_daemon::ALLOW_PTRACE_LABEL;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{assignments, line, seconds, text};
 use crate::args::CreateArgs;
 use crate::failure::Failure;
+use crate::specify::volume_of;
 
 /// How sizes are written.
 const SIZES: &str = "sizes are such as 512M or 2G: units K, M, G and T (or KiB, MiB …) are powers of 1024, KB, MB, GB and TB of 1000, and \
@@ -62,6 +65,11 @@ pub(super) fn create(client: &Client, arguments: &CreateArgs) -> Result<ExitCode
     if let Some(text) = &arguments.timeout {
         body["timeout_seconds"] = json!(seconds("--timeout", text)?);
     }
+    let mut volumes = Vec::new();
+    for given in &arguments.volume {
+        volumes.push(volume(given)?);
+    }
+    body["volumes"] = json!(volumes);
     let mut policy = json!({ "allow": arguments.allow, "deny": arguments.deny_host });
     if arguments.no_internet || arguments.network.is_some() {
         policy["internet"] = json!(false);
@@ -69,6 +77,21 @@ pub(super) fn create(client: &Client, arguments: &CreateArgs) -> Result<ExitCode
     body["policy"] = policy;
     let made = client.post("/v1/sandboxes", &body).map_err(in_our_words)?;
     line(text(&made, "id"))
+}
+
+/// A volume of the caller's; a directory of the host nobody can have.
+fn volume(given: &OsStr) -> Result<Value, Failure> {
+    let found = volume_of(given)?.ok_or_else(|| {
+        Failure::new(format!("`--volume {}` is a path of the host", Text::from(given))).with_hint(
+            "a sandbox of the daemon sees no directory of the host; `offleash cp` copies files to it, and `offleash volume \
+             cp` to a volume",
+        )
+    })?;
+    Ok(json!({
+        "volume": found.volume.to_string(),
+        "path": found.target.to_string_lossy(),
+        "read_only": found.access == MountAccess::Ro,
+    }))
 }
 
 /// Whole ones, at least as much as was asked for.

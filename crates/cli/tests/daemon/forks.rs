@@ -34,7 +34,7 @@ pub(super) async fn supervisor(daemon: &Daemon, sandbox: &SandboxView) -> Superv
 }
 
 /// What `sh -c SCRIPT` writes that runs as the superuser.
-async fn as_root(supervisor: &SupervisorClient, script: &str) -> String {
+pub(super) async fn as_root(supervisor: &SupervisorClient, script: &str) -> String {
     let start = StartExec {
         argv: ["/bin/sh", "-c", script].map(|word| word.as_bytes().to_vec()).into(),
         user: Some("root".to_owned()),
@@ -51,7 +51,7 @@ async fn as_root(supervisor: &SupervisorClient, script: &str) -> String {
 }
 
 /// What a program can leave, also at places of the system's.
-const LEAVE: &str = r#"
+pub(super) const LEAVE: &str = r#"
 cd ~
 mkdir -p deep/er && echo text >deep/er/file && ln deep/er/file deep/link && ln -s /etc/passwd passwd
 printf 'evil' >"$(printf 'new\nline')"; mkfifo pipe; truncate -s 100M sparse; printf end >>sparse
@@ -63,12 +63,12 @@ import socket
 socket.socket(socket.AF_UNIX).bind("socket")
 PYTHON
 "#;
-const LEAVE_AS_ROOT: &str = r#"
+pub(super) const LEAVE_AS_ROOT: &str = r#"
 rm -rf /usr/share/doc; mkdir /usr/share/doc; echo new >/usr/share/doc/new
 rm /usr/bin/yes; echo changed >>/etc/passwd; echo mine >/root/mine; mkdir /srv/data; echo x >/srv/data/x; echo y >/tmp/y
 "#;
 /// All that can be seen of it.
-const LOOK: &str = r#"
+pub(super) const LOOK: &str = r#"
 cd /
 find home/user root etc/passwd usr/share/doc srv tmp \
   -printf '%p %y %m %U %G %n %T@ %l %s\n' 2>/dev/null | grep -v '^tmp \|Python' | sed 's/^\([^ ]* d [^ ]* [^ ]* [^ ]* [^ ]* [^ ]*\) .*/\1/' | sort

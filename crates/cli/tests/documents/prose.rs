@@ -38,7 +38,8 @@ Some flags of Docker, E2B and bubblewrap have a flag of ours for the same thing.
 |---|---|
 | `--timeout` | `--wall-time` |
 | `--disk` | `--workspace-size` |
-| `-v`, `--volume` | `--mount`; read-only unless `:rw` stands behind it, other than Docker's |
+| `-v`, `--volume` with a path | `--mount`; read-only unless `:rw` stands behind it, other than Docker's |
+| `-v`, `--volume` with a name | a volume ([volumes.md](volumes.md)); read-write, as Docker's |
 | `--net none`, `-m`, `-p`, `-u`, `--workdir`, `--bind`, `--ro-bind` | what they say |
 | `--rm`, `-i` | no flag; they change nothing |
 | `-w` | for `run` the workspace, which is where a command starts; for `exec` the directory inside |

@@ -28,9 +28,11 @@ fn table(text: &mut String, title: &str, routes: &[RouteSummary]) {
     )
     .unwrap();
     for route in routes {
-        let scope = route
-            .scope
-            .map_or_else(|| "none".to_owned(), |scope| format!("`{scope}`"));
+        let scope = match (route.scope, route.by_volume_token) {
+            (Some(scope), _) => format!("`{scope}`"),
+            (None, true) => "the volume's token".to_owned(),
+            (None, false) => "none".to_owned(),
+        };
         let body = route.max_body.map(|most| most.to_string()).unwrap_or_default();
         let (method, path, summary) = (route.method, route.path, cell(route.summary));
         writeln!(text, "| `{method} {path}` | {scope} | {body} | {summary} |").unwrap();

@@ -9,7 +9,7 @@ use crate::support::skip;
 const SDKS: &str = "OFFLEASH_SDKS";
 
 /// Python's, as it is laid out beside one another so that modules import each other.
-const PYTHON: [(&str, &str); 15] = [
+const PYTHON: [(&str, &str); 17] = [
     ("cases.py", include_str!("python/cases.py")),
     ("network.py", include_str!("python/network.py")),
     ("lifecycle.py", include_str!("python/lifecycle.py")),
@@ -17,6 +17,7 @@ const PYTHON: [(&str, &str); 15] = [
     ("files.py", include_str!("python/files.py")),
     ("others.py", include_str!("python/others.py")),
     ("gateway.py", include_str!("python/gateway.py")),
+    ("volumes.py", include_str!("python/volumes.py")),
     ("reach.py", include_str!("python/reach.py")),
     ("code.py", include_str!("python/code.py")),
     ("hostile.py", include_str!("python/hostile.py")),
@@ -24,15 +25,17 @@ const PYTHON: [(&str, &str); 15] = [
     ("async_lifecycle.py", include_str!("python/async_lifecycle.py")),
     ("async_commands.py", include_str!("python/async_commands.py")),
     ("async_files.py", include_str!("python/async_files.py")),
+    ("async_volumes.py", include_str!("python/async_volumes.py")),
     ("async_others.py", include_str!("python/async_others.py")),
 ];
 
-const JAVASCRIPT: [(&str, &str); 7] = [
+const JAVASCRIPT: [(&str, &str); 8] = [
     ("cases.mjs", include_str!("javascript/cases.mjs")),
     ("lifecycle.mjs", include_str!("javascript/lifecycle.mjs")),
     ("commands.mjs", include_str!("javascript/commands.mjs")),
     ("files.mjs", include_str!("javascript/files.mjs")),
     ("others.mjs", include_str!("javascript/others.mjs")),
+    ("volumes.mjs", include_str!("javascript/volumes.mjs")),
     ("reach.mjs", include_str!("javascript/reach.mjs")),
     ("packages.mjs", include_str!("javascript/packages.mjs")),
 ];

@@ -7,9 +7,15 @@ use crate::server::{Server, WITH_POOL};
 use crate::support::skip;
 
 /// Modules of cases, in Python the halves of the SDK that wait and those that do not.
-const PYTHON: [&str; 5] = ["lifecycle", "commands", "files", "others", "reach"];
-const ASYNCHRONOUS: [&str; 4] = ["async_lifecycle", "async_commands", "async_files", "async_others"];
-const JAVASCRIPT: [&str; 5] = PYTHON;
+const PYTHON: [&str; 6] = ["lifecycle", "commands", "files", "others", "reach", "volumes"];
+const ASYNCHRONOUS: [&str; 5] = [
+    "async_lifecycle",
+    "async_commands",
+    "async_files",
+    "async_others",
+    "async_volumes",
+];
+const JAVASCRIPT: [&str; 6] = PYTHON;
 
 /// The newest release of each, module by module.
 macro_rules! newest {
@@ -27,15 +33,18 @@ newest! {
     the_newest_python_sdk_moves_files: "python", PYTHON[2];
     the_newest_python_sdk_does_the_rest: "python", PYTHON[3];
     the_newest_python_sdk_reaches_ports: "python", PYTHON[4];
+    the_newest_python_sdk_has_volumes: "python", PYTHON[5];
     the_newest_asynchronous_python_sdk_lives_with_sandboxes: "python", ASYNCHRONOUS[0];
     the_newest_asynchronous_python_sdk_runs_commands: "python", ASYNCHRONOUS[1];
     the_newest_asynchronous_python_sdk_moves_files: "python", ASYNCHRONOUS[2];
     the_newest_asynchronous_python_sdk_does_the_rest: "python", ASYNCHRONOUS[3];
+    the_newest_asynchronous_python_sdk_has_volumes: "python", ASYNCHRONOUS[4];
     the_newest_javascript_sdk_lives_with_sandboxes: "javascript", JAVASCRIPT[0];
     the_newest_javascript_sdk_runs_commands: "javascript", JAVASCRIPT[1];
     the_newest_javascript_sdk_moves_files: "javascript", JAVASCRIPT[2];
     the_newest_javascript_sdk_does_the_rest: "javascript", JAVASCRIPT[3];
     the_newest_javascript_sdk_reaches_ports: "javascript", JAVASCRIPT[4];
+    the_newest_javascript_sdk_has_volumes: "javascript", JAVASCRIPT[5];
 }
 
 // Older ones make and find sandboxes by calls that newer ones do not know any more.
@@ -95,6 +104,7 @@ pub(crate) fn started(server: &Server, program: &mut Command) -> Output {
     program
         .env("E2B_API_URL", &url)
         .env("E2B_SANDBOX_URL", &url)
+        .env("E2B_VOLUME_API_URL", &url)
         .env("E2B_API_KEY", &server.key)
         .env("HOME", server.site.root());
     program.output().unwrap()

@@ -61,6 +61,8 @@ pub(crate) fn order(site: &Site) -> SupervisorOrder {
         descent: ZygoteRole::Alone,
         wants_copy: false,
         is_copied: false,
+        snapshot: None,
+        volumes: Vec::new(),
         longest_hold_ms: None,
     }
 }

@@ -11,6 +11,14 @@ fn the_table_has_every_limit_in_its_place() {
         assert_eq!(serde_json::to_string(&name).unwrap(), format!("\"{name}\""));
     }
     assert!("ram".parse::<LimitName>().is_err());
+    for name in [LimitName::Volume, LimitName::VolumeInodes] {
+        assert_eq!(name.row().name, name);
+        assert!(name.name().parse::<LimitName>().is_err(), "it is none of a sandbox");
+        assert_eq!(
+            Limits::default().set(name, "1G"),
+            Err(LimitError::OfVolume { limit: name })
+        );
+    }
 }
 
 #[test]
@@ -70,7 +78,7 @@ fn values_that_nothing_can_live_with_are_refused() {
 
 proptest! {
     #[test]
-    fn what_is_set_is_what_is_got(index in 0..LIMITS.len(), value: u64) {
+    fn what_is_set_is_what_is_got(index in 0..LimitName::ALL.len(), value: u64) {
         let row = &LIMITS[index];
         let value = row.least + value % (row.most - row.least + 1);
         let mut limits = Limits::default();

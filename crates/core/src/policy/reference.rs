@@ -1,7 +1,7 @@
 //! Every key of the policy file, described; `docs/policy.md` is made from this.
 
 use crate::env::DEFAULT_PASS;
-use crate::limits::{LIMITS, LimitUnit};
+use crate::limits::{LimitName, LimitUnit};
 
 /// One key of the policy file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct KeyDoc {
 const PATHS: &str = "list of path patterns";
 
 /// Key, kind, default, sentence, example.
-const KEYS: [(&str, &str, &str, &str, &str); 43] = [
+const KEYS: [(&str, &str, &str, &str, &str); 46] = [
     (
         "level",
         "word",
@@ -256,6 +256,21 @@ const KEYS: [(&str, &str, &str, &str, &str); 43] = [
     ),
     ("mount[].access", "word", "ro", "ro or rw", "\"rw\""),
     (
+        "volume[].name",
+        "name of a volume",
+        "required",
+        "which volume of yours; `offleash volume create` makes one",
+        "\"cache\"",
+    ),
+    (
+        "volume[].target",
+        "absolute path",
+        "required",
+        "the path inside",
+        "\"/data\"",
+    ),
+    ("volume[].access", "word", "rw", "ro or rw", "\"ro\""),
+    (
         "tmpfs[].target",
         "absolute path",
         "required",
@@ -314,7 +329,7 @@ pub fn reference() -> Vec<KeyDoc> {
         .iter()
         .map(written)
         .chain(tables())
-        .chain(LIMITS.iter().map(limit))
+        .chain(LimitName::ALL.into_iter().map(|name| limit(name.row())))
         .collect();
     keys.sort_by_key(|doc| (doc.key.contains('.'), table_of(&doc.key), doc.key.contains('.')));
     keys
@@ -349,6 +364,7 @@ fn tables() -> impl Iterator<Item = KeyDoc> {
             "further host paths, each `[[mount]]`",
             "[]",
         ),
+        ("volume", "list of tables", "[]", "volumes, each `[[volume]]`", "[]"),
         (
             "tmpfs",
             "list of tables",

@@ -396,6 +396,7 @@ impl SandboxFacts {
             on_timeout: OnTimeout::of(row),
             auto_resume: row.auto_resume,
             network: specification.network.clone(),
+            volumes: specification.volumes.clone(),
             limits: specification.limits,
             level: specification.level.clone(),
             not_enforced: specification.not_enforced.clone(),

@@ -16,6 +16,14 @@ pub(super) struct QuotaUse {
 }
 
 impl QuotaUse {
+    /// With what the volumes of the key count, MiB of disk.
+    pub(super) fn of_volumes(disk_mib: u64) -> Self {
+        Self {
+            disk_mib,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn add(&mut self, facts: &SandboxFacts) {
         let limits = &facts.specification().limits;
         self.sandboxes += 1;
@@ -34,6 +42,11 @@ impl QuotaUse {
             ("MiB of memory", quota.memory_mib, self.memory_mib, limits.memory_mib),
             ("MiB of disk", quota.disk_mib, self.disk_mib, limits.disk_mib),
         ])
+    }
+
+    /// Whether so many MiB of disk more fit.
+    pub(super) fn check_disk(&self, quota: &Quota, asked_mib: u64) -> Result<(), DaemonError> {
+        Self::check_rows([("MiB of disk", quota.disk_mib, self.disk_mib, asked_mib)])
     }
 
     /// Whether what a paused sandbox does not use and a running one does fits.

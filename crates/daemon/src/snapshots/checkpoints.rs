@@ -163,8 +163,14 @@ impl CheckpointStore {
             let updated = EventNote::new(EventKind::Updated, line);
             store.core.registry.write(&entry, Some(updated), restoring).await?;
             entry.set_specification(specification);
+            let aside = store.core.host.set_layer_aside(entry.id());
             store.ender.end_supervisor(&entry).await;
-            store.make_again(&entry, &turn).await?;
+            let made = store.make_again(&entry, &turn).await;
+            if let Some(aside) = aside {
+                let host = Arc::clone(&store.core.host);
+                store.core.jobs.spawn(async move { host.remove_layer(aside).await });
+            }
+            made?;
             drop(turn);
             entry.view().ok_or_else(|| DaemonError::not_found(entry.name()))
         };

@@ -110,7 +110,7 @@ pub(super) fn page(all: Vec<SnapshotRow>, filter: &SnapshotFilter) -> Result<Sna
         .map(|name| name.strip_suffix(":default").unwrap_or(name));
     let mut rest = all.into_iter().filter(|row| {
         let is_meant = filter.sandbox.as_ref().is_none_or(|sandbox| row.sandbox == *sandbox)
-            && name.is_none_or(|name| row.name.as_deref() == Some(name));
+            && name.is_none_or(|name| row.name.as_deref() == Some(name) || row.id == name);
         let is_beyond = after
             .as_ref()
             .is_none_or(|(at, id)| (row.created_ms, row.id.as_str()) < (*at, id.as_str()));

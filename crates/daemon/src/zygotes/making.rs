@@ -149,6 +149,7 @@ fn order(host: &SandboxHost, config: &DaemonConfig, id: &RunId, origin: &Templat
         wants_copy: false,
         is_copied: false,
         snapshot: None,
+        volumes: Vec::new(),
         longest_hold_ms: None,
     }
 }

@@ -130,8 +130,16 @@ impl LayerMeter {
     /// # Errors
     /// When it cannot be opened or is not a directory.
     pub fn new(layer: &Path) -> io::Result<Self> {
+        Self::of_directory(&layer.join("upper"))
+    }
+
+    /// A meter of a directory.
+    ///
+    /// # Errors
+    /// When it cannot be opened or is not a directory.
+    pub fn of_directory(directory: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let upper = rustix::fs::open(layer.join("upper"), flags, Mode::empty())?;
+        let upper = rustix::fs::open(directory, flags, Mode::empty())?;
         let free_then = free(&upper)?;
         let device = rustix::fs::fstat(&upper)?.st_dev;
         Ok(Self {
@@ -147,6 +155,17 @@ impl LayerMeter {
             free_at_start: free_then,
             dropped_since_start: 0,
         })
+    }
+
+    /// The same for a directory of which it is known what is in it.
+    pub(super) fn starting_with(mut self, bytes: u64, inodes: u64) -> Self {
+        self.last = LayerUsage {
+            bytes,
+            inodes,
+            names: inodes,
+            ..LayerUsage::default()
+        };
+        self
     }
 
     /// Looks whether the layer has grown, and walks for a few milliseconds if so.

@@ -2,6 +2,7 @@
 
 mod memory;
 mod uncounted;
+mod volumes;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,6 +22,7 @@ use super::layer::{LayerMeter, LayerRoom, LayerUsage};
 use super::process_tree::{ExactMemory, ProcessTree, TreeUsage};
 use super::schedule;
 use crate::sandbox::{FinalReport, UsageMeasure};
+use volumes::VolumeMeter;
 
 /// Exact measurements that are slow are made so seldom that they take at most one part in this many of the time.
 const SLOW_PART: u32 = 20;
@@ -50,6 +52,8 @@ pub struct LimitWatcher {
     group: Option<ControlGroup>,
     tree: ProcessTree,
     layers: Vec<LayerMeter>,
+    /// The volumes that it writes to.
+    volumes: Vec<VolumeMeter>,
     /// The first process, whose user namespace is the sandbox's.
     init: Pid,
     /// A layer that is being measured by who may enter all of it.
@@ -151,6 +155,7 @@ impl LimitWatcher {
             group,
             tree: ProcessTree::new(init),
             layers: meters.into_iter().flatten().collect(),
+            volumes: Vec::new(),
             init,
             measuring: None,
             measuring_due: now,
@@ -194,6 +199,7 @@ impl LimitWatcher {
         self.check_processes(now, &mut hits);
         self.check_cpu(now, &mut hits);
         self.check_layers(now, &mut hits);
+        self.check_volumes(now, &mut hits);
         self.next_tick = now + self.wait(now);
         self.not_told_yet(hits)
     }
@@ -217,7 +223,7 @@ impl LimitWatcher {
         if self.limits.cpu_time.is_some() {
             wait = wait.min(self.cpu_due.saturating_duration_since(now));
         }
-        let walks = self.layers.iter().filter_map(LayerMeter::wants_tick_in);
+        let walks = self.meters().filter_map(LayerMeter::wants_tick_in);
         let measuring = self.measuring.iter().map(|_| MEASURING);
         walks
             .chain(measuring)
@@ -353,6 +359,7 @@ impl LimitWatcher {
             meter.measure();
         }
         self.compare_layers(&mut hits);
+        self.measure_volumes(&mut hits);
         let limits_hit = self.not_told_yet(hits);
         let uncounted = self.uncounted();
         if let Some(group) = self.group.take() {
@@ -576,9 +583,12 @@ impl LimitWatcher {
     /// By how much the layers' file systems grew since the start beyond what walks found in the layers.
     fn unexplained_bytes(&self) -> u64 {
         let mut devices: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-        for meter in &self.layers {
-            let (dropped, found) = meter.dropped_and_found_bytes();
-            let sum = devices.entry(meter.device()).or_insert((u64::MAX, 0));
+        let of_layers = self
+            .layers
+            .iter()
+            .map(|meter| (meter.device(), meter.dropped_and_found_bytes()));
+        for (device, (dropped, found)) in of_layers.chain(self.growth_of_volumes()) {
+            let sum = devices.entry(device).or_insert((u64::MAX, 0));
             // The least: a walk of one layer long ago does not know what it grew by since.
             *sum = (sum.0.min(dropped), sum.1.saturating_add(found));
         }

@@ -519,10 +519,18 @@ fn grants(plan: &Plan, may_execute: bool) -> impl Iterator<Item = (PathBuf, Gran
             PlanNode::Bind {
                 access: MountAccess::Ro,
                 ..
+            }
+            | PlanNode::Volume {
+                access: MountAccess::Ro,
+                ..
             } => executable(GrantAccess::ReadExecute, GrantAccess::Read),
             // That of the root directory holds for all beneath it.
             PlanNode::Base { .. } if entry.target != Path::new("/") => return None,
             PlanNode::Bind {
+                access: MountAccess::Rw,
+                ..
+            }
+            | PlanNode::Volume {
                 access: MountAccess::Rw,
                 ..
             }

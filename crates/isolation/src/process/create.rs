@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use offleash_core::level::{DegradeMode, Level};
+use offleash_core::limits::LimitName;
 use offleash_core::plan::{Plan, PlanNode};
 use offleash_core::spec::{MountAccess, ZygoteRole};
 use offleash_sys::namespaces::{self, ForkedChild, IdMap, NamespaceSet, UserNamespace};
@@ -441,6 +442,7 @@ impl ParentSide<'_> {
             PlanNode::Base { .. } if is_source => owners.of_system(owner),
             PlanNode::Base { .. } if owner == self.identity.outside => return Ok(()),
             PlanNode::Base { .. } => owners.of_earlier(owner),
+            PlanNode::Volume { .. } => owners.of_volume(owner),
             _ if is_source => owners.of_worker(owner),
             _ => return Ok(()),
         };
@@ -452,6 +454,9 @@ impl ParentSide<'_> {
                 if matches!(
                     node,
                     PlanNode::Bind {
+                        access: MountAccess::Ro,
+                        ..
+                    } | PlanNode::Volume {
                         access: MountAccess::Ro,
                         ..
                     }
@@ -474,13 +479,28 @@ impl ParentSide<'_> {
 /// Namespaces for id-mapped mounts; most sandboxes need one.
 struct OwnerMaps<'a> {
     identity: &'a IdMaps,
-    made: Vec<([[IdMap; 1]; 2], UserNamespace)>,
+    made: Vec<([Vec<IdMap>; 2], UserNamespace)>,
 }
 
 impl OwnerMaps<'_> {
     /// Shows `owner` as the user who works in the sandbox.
     fn of_worker(&mut self, owner: (u32, u32)) -> io::Result<BorrowedFd<'_>> {
         self.map(owner, self.identity.worker, 1)
+    }
+
+    /// Shows the users of a volume, of which `owner` stands for whoever works in a sandbox, as those of this one.
+    fn of_volume(&mut self, owner: (u32, u32)) -> io::Result<BorrowedFd<'_>> {
+        let ranges = self.identity.range_start().and_then(|start| {
+            let lines = |owner: u32, worker: u32| identity::volume_ids(owner, start, worker - start);
+            Some([
+                lines(owner.0, self.identity.worker.0)?,
+                lines(owner.1, self.identity.worker.1)?,
+            ])
+        });
+        match ranges {
+            Some(maps) => self.namespace(maps),
+            None => self.of_worker(owner),
+        }
     }
 
     /// Shows the users of the host as those of the sandbox with the same numbers, or, where it has one id, `owner` as
@@ -504,8 +524,11 @@ impl OwnerMaps<'_> {
     }
 
     fn map(&mut self, from: (u32, u32), to: (u32, u32), count: u32) -> io::Result<BorrowedFd<'_>> {
-        let line = |inside, outside| [IdMap { inside, outside, count }];
-        let maps = [line(from.0, to.0), line(from.1, to.1)];
+        let line = |inside, outside| vec![IdMap { inside, outside, count }];
+        self.namespace([line(from.0, to.0), line(from.1, to.1)])
+    }
+
+    fn namespace(&mut self, maps: [Vec<IdMap>; 2]) -> io::Result<BorrowedFd<'_>> {
         let position = match self.made.iter().position(|(made, _)| *made == maps) {
             Some(position) => position,
             None => {
@@ -526,6 +549,7 @@ fn trees_of_the_parent(plan: &Plan, identity: &IdMaps) -> Vec<usize> {
     let mut numbers = Vec::from_iter(plan.guest.is_some().then_some(tree::GUEST));
     for (entry, node) in plan.entries.iter().map(|entry| &entry.node).enumerate() {
         match node {
+            PlanNode::Volume { .. } => numbers.push(tree::source_number(entry)),
             PlanNode::Bind { source, .. } if !tree::is_system(source) => numbers.push(tree::source_number(entry)),
             PlanNode::Overlay { .. } => numbers.extend([tree::source_number(entry), tree::layer_number(entry)]),
             PlanNode::Base { template, snapshot, .. } => {
@@ -552,7 +576,7 @@ fn path_of(node: &PlanNode, number: usize) -> &Path {
             template: Some(template),
             ..
         } if is_template => template,
-        PlanNode::Bind { source, .. } => source,
+        PlanNode::Bind { source, .. } | PlanNode::Volume { source, .. } => source,
         PlanNode::Overlay { lower, .. } | PlanNode::Base { lower, .. }
             if number == tree::source_number(tree::entry_of(number)) =>
         {
@@ -593,6 +617,11 @@ fn describe(plan: &Plan, identity: &IdMaps, report: &ChildReport, enforcement: &
             "an empty network namespace"
         },
     );
+    if !plan.written_volumes().is_empty() {
+        for limit in [LimitName::Volume, LimitName::VolumeInodes] {
+            enforcement.holds_limit(limit, "a watcher on each volume that is written to");
+        }
+    }
     enforcement.holds("uid", format!("{} on the host", identity.outside.0));
     for (control, means) in &report.holding {
         enforcement.holds(control, means);

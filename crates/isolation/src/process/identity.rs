@@ -43,6 +43,9 @@ pub(super) enum MapWriter {
 const UNUSED_FROM: u32 = 0x7000_0000;
 const UNUSED_COUNT: u32 = 0x0fff_0000;
 
+/// Ids from here to 2³¹ are those of files in volumes, and of no sandbox.
+pub(super) const VOLUMES_FROM: u32 = UNUSED_FROM + UNUSED_COUNT;
+
 /// How many ids a range has.
 pub(super) const RANGE: u32 = 65_536;
 
@@ -274,6 +277,30 @@ fn around(inside: u32, own: u32, subordinate: u32) -> Vec<IdMap> {
     map
 }
 
+/// How files of a volume are shown in a sandbox whose ids begin at `start`, where `worker` is the number of whoever works in
+/// it: all ids as the same numbers, but that `owner`, which is the volume's worker, is this one's; `None` where the owner
+/// has no range of ids.
+pub(super) fn volume_ids(owner: u32, start: u32, worker: u32) -> Option<Vec<IdMap>> {
+    /// The number that whoever works in a sandbox has in volumes.
+    const WORKER: u32 = 1000;
+    let first = owner.checked_sub(WORKER).filter(|first| *first >= VOLUMES_FROM)?;
+    // Two numbers change places.
+    let number = |inside: u32| match inside {
+        WORKER => worker,
+        inside if inside == worker => WORKER,
+        inside => inside,
+    };
+    let mut bounds = vec![0, WORKER, WORKER + 1, worker, worker.saturating_add(1), RANGE];
+    bounds.sort_unstable();
+    bounds.dedup();
+    let lines = bounds.array_windows().map(|[from, to]| IdMap {
+        inside: first + from,
+        outside: start + number(*from),
+        count: to - from,
+    });
+    Some(lines.collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -313,6 +340,27 @@ mod tests {
     fn root_of_a_small_namespace_gets_its_last_ids() {
         assert_eq!(unused_ids("0 100000 65536\n", "ra", 1).unwrap(), 65_533);
         assert!(unused_ids("0 1000 1\n", "ra", 1).is_err());
+    }
+
+    #[test]
+    fn whoever_works_in_a_sandbox_is_the_same_in_volumes_and_nobody_has_two_ids() {
+        const START: u32 = UNUSED_FROM + RANGE;
+        for worker in [0, 1, 33, 999, 1000, 1001, 65_535] {
+            let lines = volume_ids(VOLUMES_FROM + 1000, START, worker).unwrap();
+            let outside = |id: u32| {
+                let line = lines
+                    .iter()
+                    .find(|line| (line.inside..line.inside + line.count).contains(&id));
+                line.map(|line| line.outside + (id - line.inside))
+            };
+            assert_eq!(outside(VOLUMES_FROM + 1000), Some(START + worker), "{worker}");
+            let mut all: Vec<u32> = (0..RANGE).map(|id| outside(VOLUMES_FROM + id).unwrap()).collect();
+            all.sort_unstable();
+            assert!(all.into_iter().eq(START..START + RANGE), "{worker}");
+            assert_eq!(outside(0), None, "the host's root is nobody");
+        }
+        assert_eq!(volume_ids(0, START, 1000), None);
+        assert_eq!(volume_ids(4242, START, 1000), None);
     }
 
     #[test]

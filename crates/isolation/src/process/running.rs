@@ -89,6 +89,7 @@ impl ProcessSandbox {
         let served = ServedBy {
             link,
             watcher: LimitWatcher::new(super::limits_of_itself(plan), parts.group, first.pid, plan.layers())
+                .with_volumes(plan.written_volumes())
                 .ending(plan.memory_end),
         };
         let namespaces = NamespaceHolding {

@@ -250,7 +250,9 @@ impl RootAssembly<'_> {
     fn add(&mut self, number: usize, entry: &PlanEntry) -> Result<(), StepFailure> {
         let target = relative(&entry.target);
         match &entry.node {
-            PlanNode::Bind { source, access } => self.bind(number, source, *access, target),
+            PlanNode::Bind { source, access } | PlanNode::Volume { source, access, .. } => {
+                self.bind(number, source, *access, target)
+            }
             PlanNode::Overlay { lower, layer } => self.overlay(number, lower, layer, target),
             PlanNode::Base {
                 lower,

@@ -76,6 +76,10 @@ impl GrantLayout {
     fn add(&mut self, entry: &PlanEntry, above: Option<&PlanEntry>) {
         match &entry.node {
             PlanNode::Bind { source, access } => self.bind(entry, source, *access, above),
+            PlanNode::Volume { name, .. } => self.impossible.push((
+                format!("volume `{name}` at `{}`", entry.target.display()),
+                format!("without mounts a file is where the host has it ({})", entry.rule),
+            )),
             PlanNode::Overlay { lower, layer } => self.overlay(lower, layer),
             PlanNode::Tmpfs { .. } => self.tmpfs(entry),
             PlanNode::Proc => self.grant("/proc", GrantAccess::Read),

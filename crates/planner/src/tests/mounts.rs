@@ -140,3 +140,55 @@ fn an_empty_directory_is_made_where_asked() {
     spec.tmpfs[0].target = "/proc/x".into();
     assert!(matches!(plan_of(&spec, &host, "true"), Err(PlanError::Target { .. })));
 }
+
+#[test]
+fn a_volume_is_where_a_mount_could_be_and_is_found_before() {
+    use offleash_core::spec::VolumeMount;
+    use offleash_core::volume::{VolumeKey, VolumeQuota, VolumeUsage};
+
+    let (_directory, mut host) = host_with_home();
+    let data = host.cwd.join("state/volumes/v/data");
+    fs::create_dir_all(&data).unwrap();
+    let mount = |target: &str, access| VolumeMount {
+        volume: VolumeKey::Name("v".parse().unwrap()),
+        target: target.into(),
+        access,
+    };
+    let with = |host: &PlanningHost, mount: VolumeMount| {
+        let mut spec = spec(host, "");
+        spec.volumes = vec![mount];
+        plan_of(&spec, host, "true")
+    };
+    let unknown = with(&host, mount("/data", MountAccess::Rw)).unwrap_err();
+    assert!(matches!(unknown, PlanError::UnknownVolume { .. }), "{unknown}");
+    host.volumes = vec![FoundVolume {
+        key: VolumeKey::Name("v".parse().unwrap()),
+        name: "v".parse().unwrap(),
+        data: data.clone(),
+        quota: VolumeQuota::default(),
+        used: VolumeUsage { bytes: 7, inodes: 1 },
+    }];
+    // It lies in the state directory, of which nothing else is ever shown.
+    let (plan, _) = with(&host, mount("/data", MountAccess::Rw)).unwrap();
+    let written = plan.written_volumes();
+    assert_eq!(
+        (written.len(), &written[0].directory, written[0].used.bytes),
+        (1, &data, 7)
+    );
+    let (plan, _) = with(&host, mount("/data", MountAccess::Ro)).unwrap();
+    assert!(plan.written_volumes().is_empty());
+    for target in [
+        "data",
+        "/",
+        "/usr",
+        "/proc/x",
+        "/sys",
+        "/a/../b",
+        "/usr/none",
+        "/bin/x",
+        "/home",
+    ] {
+        let error = with(&host, mount(target, MountAccess::Rw)).unwrap_err();
+        assert!(matches!(error, PlanError::Target { .. }), "{target}: {error}");
+    }
+}

@@ -82,7 +82,13 @@ impl LayerIndex {
     }
 
     /// Adds a directory; answers its number.
-    pub(super) fn add_directory(&mut self, parent: DirectoryNumber, name: &[u8], stamp: EntryStamp) -> DirectoryNumber {
+    pub(super) fn add_directory(
+        &mut self,
+        parent: DirectoryNumber,
+        name: &[u8],
+        stamp: EntryStamp,
+        is_settled: bool,
+    ) -> DirectoryNumber {
         if self.directories.is_empty() {
             self.directories.push(HashMap::new());
         }
@@ -91,7 +97,7 @@ impl LayerIndex {
         let entry = IndexEntry {
             stamp,
             directory: Some(own),
-            is_settled: false,
+            is_settled,
         };
         self.add(parent, name, entry);
         own

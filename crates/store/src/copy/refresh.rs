@@ -105,6 +105,7 @@ impl LayerRefresh {
             now: LayerIndex::default(),
             linked: HashMap::new(),
             path: PathBuf::new(),
+            written: 0,
             budget,
         };
         let from = DirectoryPair {
@@ -114,7 +115,7 @@ impl LayerRefresh {
             shared: Some(ROOT),
             now: ROOT,
         };
-        walk.directory(&from, 0)?;
+        walk.directory(&from, 0, false)?;
         self.seen = walk.now;
         Ok(())
     }
@@ -147,11 +148,15 @@ struct RoundWalk<'walk> {
     linked: HashMap<(u64, u64), PathBuf>,
     /// From the root of the layer to the directory that is walked.
     path: PathBuf,
+    /// How often something in the copy was made or removed.
+    written: u64,
     budget: &'walk mut CopyBudget,
 }
 
 impl RoundWalk<'_> {
-    fn directory(&mut self, pair: &DirectoryPair<'_>, depth: usize) -> Result<(), CopyError> {
+    /// `is_same` says that the directory itself is, whatever is in it.
+    fn directory(&mut self, pair: &DirectoryPair<'_>, depth: usize, is_same: bool) -> Result<(), CopyError> {
+        let written = self.written;
         let names = self.names(pair.source)?;
         self.drop_missing(pair, &names)?;
         for name in names {
@@ -176,6 +181,9 @@ impl RoundWalk<'_> {
                 }
                 copied => copied?,
             }
+        }
+        if is_same && self.written == written {
+            return Ok(());
         }
         let stat = rustix::fs::fstat(pair.source).tried("examining", ".")?;
         prune_attributes((pair.source, c"."), (pair.target, c".")).tried("copying the attributes of", ".")?;
@@ -212,6 +220,7 @@ impl RoundWalk<'_> {
         let there: std::collections::HashSet<&[u8]> = names.iter().map(|name| name.to_bytes()).collect();
         let gone = self.before.names_in(before).filter(|name| !there.contains(name));
         for name in gone {
+            self.written += 1;
             remove_tree(pair.target, std::ffi::OsStr::from_bytes(name))?;
         }
         Ok(())
@@ -228,6 +237,7 @@ impl RoundWalk<'_> {
         // What lay below it in the copy is hidden by it where it says so.
         let hides = is_first && is_opaque(&source).tried("examining", path_of(name))?;
         if is_other || hides || !is_directory(pair.target, name) || depth >= MAX_DEPTH {
+            self.written += 1;
             remove_tree(pair.target, path_of(name).as_os_str())?;
             rustix::fs::mkdirat(pair.target, name, Mode::RWXU).tried("creating", path_of(name))?;
         }
@@ -238,16 +248,20 @@ impl RoundWalk<'_> {
                 CopyRound::Still => self.whole(source, target),
             };
         }
+        let stamp = EntryStamp::of(stat);
+        let is_same = before.is_some_and(|before| before.stamp == stamp && before.is_settled);
         let shared = pair.shared.zip(self.shared);
         let below = DirectoryPair {
             source: &source,
             target: &target,
             before: before.filter(|_| !is_other).and_then(|before| before.directory),
             shared: shared.and_then(|(number, (index, _))| index.entry(number, name.to_bytes())?.directory),
-            now: self.now.add_directory(pair.now, name.to_bytes(), EntryStamp::of(stat)),
+            now: self
+                .now
+                .add_directory(pair.now, name.to_bytes(), stamp, stamp.is_before(self.settled)),
         };
         self.path.push(path_of(name));
-        let copied = self.directory(&below, depth + 1);
+        let copied = self.directory(&below, depth + 1, is_same);
         self.path.pop();
         copied
     }
@@ -306,6 +320,7 @@ impl RoundWalk<'_> {
         stat: &Stat,
         stamp: EntryStamp,
     ) -> Result<(), CopyError> {
+        self.written += 1;
         remove_tree(pair.target, path_of(name).as_os_str())?;
         let none = AtFlags::empty();
         if stat.st_nlink > 1

@@ -4,6 +4,7 @@ use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, Permis
 use std::path::PathBuf;
 
 use proptest::prelude::*;
+use rustix::fs::FileType;
 use rustix::fs::{CWD, XattrFlags};
 
 use super::*;
@@ -299,6 +300,7 @@ fn a_directory_that_is_moved_meanwhile_leads_nowhere_else() {
         links,
         above: Vec::new(),
         waiting: 0,
+        shift: OwnerShift::default(),
         budget: &mut PLENTY.clone(),
     };
     let above = copy.descend(c"b", Vec::new()).unwrap();
@@ -381,4 +383,174 @@ fn a_file_of_many_names_counts_once() {
     let inode = |name: &str| std::os::unix::fs::MetadataExt::ino(&fs::metadata(to.join(name)).unwrap());
     assert_eq!(inode("0"), inode("4"));
     assert_eq!(budget.entries, 0);
+}
+
+mod refreshed {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+    use crate::copy::{CopyRound, LayerRefresh, OwnerShift, SharedLayer, link_layer};
+
+    /// A time that is after everything.
+    const SETTLED: (i64, i64) = (i64::MAX, 0);
+
+    fn budget() -> CopyBudget {
+        CopyBudget {
+            bytes: 1 << 30,
+            entries: 1_000_000,
+        }
+    }
+
+    fn refresh(from: &Path, to: &Path, shared: Option<SharedLayer>) -> LayerRefresh {
+        std::fs::create_dir(to).unwrap();
+        let mut refresh = LayerRefresh::new("root".to_owned(), from.into(), to.into(), OwnerShift::default(), shared);
+        refresh.settle(SETTLED);
+        refresh
+    }
+
+    fn inode(path: &Path) -> u64 {
+        std::fs::symlink_metadata(path).unwrap().ino()
+    }
+
+    #[test]
+    fn a_second_round_copies_what_has_changed_and_drops_what_is_gone() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (from, to) = (scratch.path().join("from"), scratch.path().join("to"));
+        std::fs::create_dir_all(from.join("a/b")).unwrap();
+        for name in ["same", "changed", "gone", "a/b/same", "a/gone"] {
+            std::fs::write(from.join(name), name).unwrap();
+        }
+        std::os::unix::fs::symlink("same", from.join("becomes")).unwrap();
+        let mut refresh = refresh(&from, &to, None);
+        refresh.round(CopyRound::Running, &mut budget()).unwrap();
+        let kept = [inode(&to.join("same")), inode(&to.join("a/b/same"))];
+        std::fs::write(from.join("changed"), "other").unwrap();
+        std::fs::remove_file(from.join("gone")).unwrap();
+        std::fs::remove_file(from.join("a/gone")).unwrap();
+        std::fs::remove_file(from.join("becomes")).unwrap();
+        std::fs::create_dir(from.join("becomes")).unwrap();
+        std::fs::write(from.join("becomes/new"), "new").unwrap();
+        refresh.round(CopyRound::Still, &mut budget()).unwrap();
+        assert_eq!([inode(&to.join("same")), inode(&to.join("a/b/same"))], kept);
+        let read = |name: &str| std::fs::read_to_string(to.join(name)).ok();
+        assert_eq!(read("changed").as_deref(), Some("other"));
+        assert_eq!(read("becomes/new").as_deref(), Some("new"));
+        assert_eq!((read("gone"), read("a/gone")), (None, None));
+        let time = |path: &Path| std::fs::metadata(path).unwrap().modified().unwrap();
+        assert_eq!(time(&from.join("a")), time(&to.join("a")));
+    }
+
+    #[test]
+    fn what_is_not_settled_is_copied_again_and_never_shared() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = |name: &str| scratch.path().join(name);
+        std::fs::create_dir(path("from")).unwrap();
+        std::fs::write(path("from").join("file"), "x").unwrap();
+        let mut first = refresh(&path("from"), &path("first"), None);
+        first.settle((0, 0));
+        first.round(CopyRound::Still, &mut budget()).unwrap();
+        let before = inode(&path("first").join("file"));
+        // It keeps its number as long as it has a name.
+        std::fs::hard_link(path("first").join("file"), path("kept")).unwrap();
+        first.round(CopyRound::Still, &mut budget()).unwrap();
+        assert_ne!(inode(&path("first").join("file")), before);
+        let index = crate::copy::LayerIndex::from_bytes(&first.into_index().to_bytes()).unwrap();
+        let shared = SharedLayer {
+            directory: path("first"),
+            index,
+        };
+        let mut second = refresh(&path("from"), &path("second"), Some(shared));
+        second.round(CopyRound::Still, &mut budget()).unwrap();
+        assert_ne!(inode(&path("second").join("file")), inode(&path("first").join("file")));
+    }
+
+    #[test]
+    fn files_that_are_the_same_are_shared_between_copies_and_never_with_the_source() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = |name: &str| scratch.path().join(name);
+        std::fs::create_dir_all(path("from").join("d")).unwrap();
+        for name in ["same", "d/same", "d/changed"] {
+            std::fs::write(path("from").join(name), "x").unwrap();
+        }
+        let mut first = refresh(&path("from"), &path("first"), None);
+        first.round(CopyRound::Still, &mut budget()).unwrap();
+        let index = crate::copy::LayerIndex::from_bytes(&first.into_index().to_bytes()).unwrap();
+        std::fs::write(path("from").join("d/changed"), "y").unwrap();
+        let shared = SharedLayer {
+            directory: path("first"),
+            index,
+        };
+        let mut second = refresh(&path("from"), &path("second"), Some(shared));
+        second.round(CopyRound::Still, &mut budget()).unwrap();
+        for name in ["same", "d/same"] {
+            assert_eq!(
+                inode(&path("second").join(name)),
+                inode(&path("first").join(name)),
+                "{name}"
+            );
+            assert_ne!(
+                inode(&path("second").join(name)),
+                inode(&path("from").join(name)),
+                "{name}"
+            );
+        }
+        let read = |layer: &str| std::fs::read_to_string(path(layer).join("d/changed")).unwrap();
+        assert_eq!((read("first"), read("second")), ("x".to_owned(), "y".to_owned()));
+    }
+
+    #[test]
+    fn what_lies_below_is_hidden_and_replaced_and_not_written_to() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = |name: &str| scratch.path().join(name);
+        for directory in ["below/d", "below/opaque", "from/d", "from/opaque", "to"] {
+            std::fs::create_dir_all(path(directory)).unwrap();
+        }
+        for name in ["below/kept", "below/changed", "below/d/kept", "below/opaque/hidden"] {
+            std::fs::write(path(name), "below").unwrap();
+        }
+        std::fs::write(path("from/changed"), "above").unwrap();
+        std::fs::write(path("from/opaque/own"), "above").unwrap();
+        rustix::fs::setxattr(
+            path("from/opaque"),
+            "user.overlay.opaque",
+            b"y",
+            rustix::fs::XattrFlags::empty(),
+        )
+        .unwrap();
+        let whiteout = rustix::fs::FileType::CharacterDevice;
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            path("from/d/kept"),
+            whiteout,
+            rustix::fs::Mode::empty(),
+            0,
+        )
+        .unwrap();
+        link_layer(&path("below"), &path("to")).unwrap();
+        let mut refresh = LayerRefresh::new("root".to_owned(), path("from"), path("to"), OwnerShift::default(), None);
+        refresh.round(CopyRound::Still, &mut budget()).unwrap();
+        let read = |name: &str| std::fs::read_to_string(path(name)).ok();
+        assert_eq!(read("to/changed").as_deref(), Some("above"));
+        assert_eq!(read("below/changed").as_deref(), Some("below"));
+        assert_eq!(inode(&path("to/kept")), inode(&path("below/kept")));
+        assert_eq!(
+            (read("to/opaque/hidden"), read("to/opaque/own").as_deref()),
+            (None, Some("above"))
+        );
+        let hidden = rustix::fs::lstat(path("to/d/kept")).unwrap();
+        assert!(crate::overlay::is_whiteout_device(&hidden) && read("below/d/kept").is_some());
+    }
+
+    #[test]
+    fn bytes_that_are_of_no_index_are_refused() {
+        for bytes in [
+            &b""[..],
+            b"offlidx",
+            b"offlidx1x",
+            b"offlidx1\xff\xff\xff\xff\0\0\0\0\x01",
+        ] {
+            assert!(crate::copy::LayerIndex::from_bytes(bytes).is_none(), "{bytes:?}");
+        }
+        assert!(crate::copy::LayerIndex::from_bytes(b"offlidx1").is_some());
+    }
 }

@@ -10,7 +10,7 @@ use offleash_core::plan::UnknownUser;
 use offleash_gateway::TrustError;
 use offleash_images::ImageError;
 use offleash_isolation::error::IsolationError;
-use offleash_store::{ApplyError, AuditError, FileError, RunError, StateError};
+use offleash_store::{ApplyError, AuditError, FileError, RunError, StateError, VolumeError};
 use rustix::io::Errno;
 
 use super::secrets::SecretsError;
@@ -33,6 +33,9 @@ pub enum LifecycleError {
     /// A template cannot be used or built.
     #[error(transparent)]
     Template(#[from] TemplateError),
+    /// A volume cannot be used.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
     /// There is no such user inside.
     #[error(transparent)]
     User(#[from] UnknownUser),
@@ -101,6 +104,7 @@ impl LifecycleError {
             Self::Base(error) => Some(error),
             Self::Image(error) => Some(error),
             Self::Template(error) => Some(error),
+            Self::Volume(error) => Some(error),
             Self::User(error) => Some(error),
             Self::Plan(error) => Some(error),
             Self::Isolation(error) => Some(error),

@@ -75,7 +75,7 @@ impl ChosenLevel {
         }
         // Files of an ordinary user are the superuser's where there are two, and the usual user could not change them.
         let is_written = |mount: &MountSpec| mount.access == MountAccess::Rw;
-        let shares_files = spec.workspace.is_some() || spec.mounts.iter().any(is_written);
+        let shares_files = spec.workspace.is_some() || spec.mounts.iter().any(is_written) || !spec.volumes.is_empty();
         let wants_range = is_root() || !shares_files;
         if has_own_root && spec.ids.is_none() && wants_range {
             chosen.ids = IdChoice::Range;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use offleash_core::id::RunId;
 use offleash_core::level::Level;
 use offleash_core::plan::{Environment, Plan, PlanEntry, PlanNode};
-use offleash_core::spec::{MountAccess, SandboxSpec, ZygoteRole};
+use offleash_core::spec::{IdChoice, MountAccess, SandboxSpec, ZygoteRole};
 use offleash_core::text::Text;
 use offleash_gateway::{Gateway, Trust};
 use offleash_isolation::guest_image;
@@ -25,6 +25,7 @@ use super::published::PublishedPorts;
 use super::secrets;
 use super::{LifecycleError, OwnRoot, open_state, this_host};
 use crate::service::zygote;
+use crate::volumes::HeldVolumes;
 use offleash_planner::{self, ExecBasis, PlanError, PlanningHost};
 
 /// A sandbox that is to be made, for whoever asked.
@@ -130,6 +131,7 @@ pub(crate) struct PlannedSandbox {
     basis: ExecBasis,
     own_root: Option<OwnRoot>,
     outside: Outside,
+    volumes: HeldVolumes,
 }
 
 /// What a sandbox was made from and what of it is on disk: all that its end needs.
@@ -147,6 +149,8 @@ pub(crate) struct SandboxSetup {
     pub(crate) outside: Outside,
     /// The root of its own, if it has one.
     pub(crate) own_root: Option<OwnRoot>,
+    /// The volumes that it has, as long as this is there.
+    pub(crate) volumes: HeldVolumes,
     pub(crate) live: LiveRun,
     /// What there is to say of what was asked for, a line each.
     pub(crate) notes: Vec<String>,
@@ -240,12 +244,17 @@ impl<'a> SandboxMaking<'a> {
     #[inline(never)]
     pub(crate) fn plan(&mut self) -> Result<PlannedSandbox, LifecycleError> {
         let LaunchSpec { spec, id, .. } = &self.launch;
+        let volumes = HeldVolumes::hold(&self.state, &spec.volumes)?;
+        if self.chosen.ids() == IdChoice::Single {
+            volumes.give_to_worker()?;
+        }
         let trust = network::trust(&spec.network)?;
         let own_root = OwnRoot::ready(spec, self.chosen.ids(), &self.host.state_directory, id)?;
         let mut host = PlanningHost {
             ids: self.chosen.ids(),
             base: own_root.as_ref().map(OwnRoot::parts).transpose()?,
             trust: trust.as_deref().map(network::stores),
+            volumes: volumes.found(),
             ..self.host.clone()
         };
         let run_directory = host.state_directory.join("runs").join(id.as_str());
@@ -267,6 +276,7 @@ impl<'a> SandboxMaking<'a> {
             basis,
             own_root,
             outside,
+            volumes,
         })
     }
 
@@ -284,6 +294,7 @@ impl<'a> SandboxMaking<'a> {
             basis,
             own_root,
             outside,
+            volumes,
         } = planned;
         let LaunchSpec {
             spec,
@@ -316,6 +327,7 @@ impl<'a> SandboxMaking<'a> {
             basis,
             outside,
             own_root,
+            volumes,
             live,
         };
         match setup.start(&mut tending) {

@@ -119,8 +119,12 @@ impl OwnRoot {
 
     /// Whether a sandbox of `spec` that is made now would have a root of the same.
     pub(crate) fn is_current(&self, spec: &SandboxSpec, ids: IdChoice, state: &Path) -> bool {
-        let RootChoice::Base { template, .. } = &spec.root else {
-            return false;
+        let template = match (&spec.root, &self.lower) {
+            (RootChoice::Image(image), LowerRoot::Image { image: own, .. }) => {
+                return image.digest == own.digest.to_string();
+            }
+            (RootChoice::Base { template, .. }, _) => template,
+            _ => return false,
         };
         let built = template.as_ref().map(|name| templates::hold(state, name));
         let LowerRoot::Base {

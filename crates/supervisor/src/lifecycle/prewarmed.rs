@@ -142,7 +142,8 @@ impl PrewarmedSandbox {
     /// Whether a sandbox of `spec` can wait for its command: not one that has what is its caller's alone (values of
     /// secrets, listening sockets, questions), and none at a level without namespaces of its own.
     pub fn can_wait(spec: &SandboxSpec) -> bool {
-        matches!(spec.root, RootChoice::System | RootChoice::Base { layer: None, .. })
+        let has_layer_of_its_own = !matches!(spec.root, RootChoice::Base { layer: Some(_), .. });
+        has_layer_of_its_own
             && !spec.network.needs_gateway()
             && level::choose(spec).is_ok_and(|level| level == Level::Process)
     }

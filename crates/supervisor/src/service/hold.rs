@@ -273,10 +273,16 @@ impl ServedSandbox {
             ..
         } = self;
         // Only the record of a run needs the rest, and what has no record may wait for long.
-        let SandboxSetup { live, own_root, .. } = setup;
+        let SandboxSetup {
+            live,
+            own_root,
+            volumes,
+            ..
+        } = setup;
         serve::serve(running, service, |ended, _| {
             leave(&directory, ended);
             making::forget(own_root, live);
+            drop(volumes);
             // A daemon that is there does the same.
             let _removed = unrecorded.map(|path| remove_directory(&path));
         });

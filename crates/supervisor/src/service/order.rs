@@ -16,7 +16,7 @@ use offleash_core::network::upstream_proxy::{ProxyCredentials, ProxyError, Proxy
 use offleash_core::network::{
     DnsServerError, HeaderRule, HeaderRuleError, HeaderScope, NetworkRule, PatternError, RequestRules, RuleVerdict,
 };
-use offleash_core::spec::{ImageSpec, NetworkSpec, RootChoice, SandboxSpec, ZygoteRole};
+use offleash_core::spec::{ImageSpec, NetworkSpec, RootChoice, SandboxSpec, VolumeMount, ZygoteRole};
 use offleash_core::template::TemplateName;
 use offleash_core::text::Text;
 use offleash_core::units::{Bytes, CpuCount};
@@ -63,6 +63,8 @@ pub struct SupervisorOrder {
     pub descent: ZygoteRole,
     /// Whether a copy of the zygote's process is wanted as soon as it is made, so that it is worth asking for ahead.
     pub wants_copy: bool,
+    /// The volumes that it has.
+    pub volumes: Vec<VolumeMount>,
     /// Whether what it writes to was copied for it, from another one's.
     pub is_copied: bool,
     /// How long a client may hold it still, in milliseconds; [`MAX_HOLD`] if absent.
@@ -387,6 +389,7 @@ impl SupervisorOrder {
             pausable: true,
             allow_ptrace: self.allow_ptrace,
             descent: self.descent,
+            volumes: self.volumes.clone(),
             root: match &self.template {
                 // The layer is the supervisor's, and goes with the sandbox.
                 Template::Base => RootChoice::Base {
@@ -435,6 +438,7 @@ mod tests {
             state: Text(b"/s/\xff".to_vec()),
             directory: "/s/a".into(),
             template: Template::Built("python".parse().unwrap()),
+            snapshot: None,
             env: vec![("A".into(), "".into())],
             level: Some(Level::Process),
             min_level: Some(Level::ProcessLandlock),
@@ -466,6 +470,11 @@ mod tests {
             descent: ZygoteRole::Below(ProcessRef { pid: 7, start_ticks: 9 }),
             wants_copy: true,
             is_copied: true,
+            volumes: vec![VolumeMount {
+                volume: offleash_core::volume::VolumeKey::Name("v".parse().unwrap()),
+                target: "/v".into(),
+                access: offleash_core::spec::MountAccess::Ro,
+            }],
             longest_hold_ms: Some(1),
         }
     }

@@ -8,6 +8,7 @@ pub(crate) mod secrets;
 mod shapes;
 pub(crate) mod snapshots;
 pub(crate) mod templates;
+pub(crate) mod volumes;
 
 use http::Response;
 

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use offleash_daemon::{
     CreateRequest, EgressProxy, ListFilter, LogLevel, LogsRequest, NetworkSettings, OnTimeout, VisibleState,
+    VolumeMountRequest,
 };
 use serde_json::Value;
 
-use super::shapes::{NetworkBody, NetworkRule, NewEgressProxy, NewSandbox, TextMap};
+use super::shapes::{NetworkBody, NetworkRule, NewEgressProxy, NewSandbox, TextMap, VolumeMount};
 use crate::control::listing::list_filter;
 use crate::http::answer::ApiRefusal;
 use crate::http::destination::ENVD_PORT;
@@ -33,9 +34,6 @@ pub(super) fn create(
     idempotency_key: Option<String>,
 ) -> Result<CreateRequest, ApiRefusal> {
     refuse_present("`iam` is", new.iam.as_ref())?;
-    if new.volume_mounts.is_some_and(|mounts| !mounts.is_empty()) {
-        return Err(ApiRefusal::unsupported("volumes are"));
-    }
     let pauses = new.auto_pause == Some(true);
     if pauses && new.auto_pause_memory == Some(false) {
         return Err(ApiRefusal::unsupported("pausing without memory is"));
@@ -55,9 +53,18 @@ pub(super) fn create(
         on_timeout: if pauses { OnTimeout::Pause } else { OnTimeout::Kill },
         auto_resume: new.auto_resume.is_some_and(|resume| resume.enabled),
         network: settings,
+        volumes: new.volume_mounts.unwrap_or_default().into_iter().map(mount).collect(),
         idempotency_key,
         ..CreateRequest::default()
     })
+}
+
+fn mount(mount: VolumeMount) -> VolumeMountRequest {
+    VolumeMountRequest {
+        volume: mount.name,
+        path: mount.path,
+        read_only: false,
+    }
 }
 
 /// What a sandbox may reach; every list that is absent is empty.
@@ -199,7 +206,7 @@ mod tests {
     fn every_field_finds_its_place() {
         let text = r#"{"templateID":"base","timeout":7,"autoPause":true,"autoPauseMemory":true,"autoResume":{"enabled":true},
             "allow_internet_access":false,"secure":false,"metadata":{"a":"b"},"envVars":{"C":"d"},"mcp":null,"iam":{},
-            "volumeMounts":[],"unknown":[1],"network":{"allowPublicTraffic":false,"allowOut":["a.test"],
+            "volumeMounts":[{"name":"v","path":"/v"}],"unknown":[1],"network":{"allowPublicTraffic":false,"allowOut":["a.test"],
             "denyOut":["0.0.0.0/0"],"maskRequestHost":"x:${PORT}","dnsServers":["9.9.9.9"],
             "egressProxy":{"address":"p.test:1080","username":"u","password":"w","tls":{"enabled":false}},"httpsPorts":[8443,443],"rules":{"a.test":[{"transform":{"headers":{"X":"y"}}}]}}}"#;
         let texts = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
@@ -226,6 +233,11 @@ mod tests {
                 https_ports: BTreeSet::from([443, 8443]),
                 ..NetworkSettings::default()
             },
+            volumes: vec![VolumeMountRequest {
+                volume: "v".to_owned(),
+                path: "/v".to_owned(),
+                read_only: false,
+            }],
             ..CreateRequest::default()
         };
         assert_eq!(asked(text, CallVersion::Second).unwrap(), expected);
@@ -235,7 +247,6 @@ mod tests {
     fn what_is_not_there_is_not_pretended() {
         for field in [
             r#""iam":{"tokens":{"a":{}}}"#,
-            r#""volumeMounts":[{"name":"v","path":"/v"}]"#,
             r#""autoPause":true,"autoPauseMemory":false"#,
             r#""network":{"egressProxy":{"address":"a:1","tls":{"enabled":true}}}"#,
         ] {

@@ -30,7 +30,21 @@ pub(super) struct NewSandbox {
     pub(super) metadata: Option<TextMap>,
     pub(super) env_vars: Option<TextMap>,
     pub(super) iam: Option<Value>,
-    pub(super) volume_mounts: Option<Vec<Value>>,
+    pub(super) volume_mounts: Option<Vec<VolumeMount>>,
+}
+
+/// A volume in a sandbox.
+#[derive(Debug, Deserialize)]
+pub(super) struct VolumeMount {
+    pub(super) name: String,
+    pub(super) path: String,
+}
+
+/// The same, as it is told.
+#[derive(Debug, Serialize)]
+pub(super) struct ShownMount<'a> {
+    name: &'a str,
+    path: &'a str,
 }
 
 #[derive(Debug, Deserialize)]
@@ -193,6 +207,8 @@ pub(super) struct ListedSandbox<'a> {
     disk_mib: u64,
     state: &'static str,
     metadata: &'a TextMap,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    volume_mounts: Vec<ShownMount<'a>>,
 }
 
 impl<'a> ListedSandbox<'a> {
@@ -210,6 +226,14 @@ impl<'a> ListedSandbox<'a> {
             disk_mib: view.limits.disk_mib,
             state: state_word(view.state),
             metadata: &view.metadata,
+            volume_mounts: view
+                .volumes
+                .iter()
+                .map(|volume| ShownMount {
+                    name: volume.name.as_str(),
+                    path: &volume.path,
+                })
+                .collect(),
         }
     }
 }

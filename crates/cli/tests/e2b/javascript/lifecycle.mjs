@@ -31,6 +31,24 @@ export const cases = {
     await failure(Sandbox.connect(sandbox.sandboxId), NotFoundError)
   },
 
+  async isMadeOfASnapshot() {
+    const sandbox = await Sandbox.create()
+    await sandbox.files.write('/home/user/one', 'first')
+    const snapshot = await sandbox.createSnapshot()
+    const paginator = Sandbox.listSnapshots({ sandboxId: sandbox.sandboxId })
+    const listed = await paginator.nextItems()
+    equal([listed.map((found) => found.snapshotId), paginator.hasNext], [[snapshot.snapshotId], false])
+    equal(await sandbox.kill(), true)
+    const made = await Promise.all([1, 2].map(() => Sandbox.create(snapshot.snapshotId)))
+    for (const one of made) {
+      equal(await one.files.read('/home/user/one'), 'first')
+      equal(await one.kill(), true)
+    }
+    equal(await Sandbox.deleteSnapshot(snapshot.snapshotId), true)
+    equal(await Sandbox.deleteSnapshot(snapshot.snapshotId), false)
+    await failure(Sandbox.create(snapshot.snapshotId), SandboxError)
+  },
+
   async diesWhenItsTimeIsOver() {
     const sandbox = await Sandbox.create({ timeoutMs: 1000 })
     await eventually(() => 'its end', async () => !(await sandbox.isRunning()))

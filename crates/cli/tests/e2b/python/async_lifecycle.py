@@ -104,3 +104,18 @@ async def is_measured(sandbox):
     last = (await eventually_later(lambda: "metrics", sandbox.get_metrics))[-1]
     assert last.cpu_count >= 1 and last.mem_total > 0 and last.disk_total > 0, last
     assert 0 <= last.mem_used <= last.mem_total, last
+
+
+@case
+async def is_made_of_a_snapshot():
+    async with await AsyncSandbox.create() as sandbox:
+        await sandbox.files.write("/home/user/one", "first")
+        snapshot = await sandbox.create_snapshot()
+        paginator = AsyncSandbox.list_snapshots(sandbox_id=sandbox.sandbox_id)
+        equal([found.snapshot_id for found in await paginator.next_items()], [snapshot.snapshot_id])
+    made = await asyncio.gather(*[AsyncSandbox.create(snapshot.snapshot_id) for _ in range(2)])
+    for sandbox in made:
+        equal(await sandbox.files.read("/home/user/one"), "first")
+        equal(await sandbox.kill(), True)
+    equal(await AsyncSandbox.delete_snapshot(snapshot.snapshot_id), True)
+    equal(await AsyncSandbox.delete_snapshot(snapshot.snapshot_id), False)

@@ -192,3 +192,34 @@ def is_measured(sandbox):
     last = metrics[-1]
     assert last.cpu_count >= 1 and last.mem_total > 0 and last.disk_total > 0, last
     assert 0 <= last.mem_used <= last.mem_total, last
+
+
+@case
+def is_made_of_a_snapshot():
+    with Sandbox.create(envs={"FRUIT": "apple"}) as sandbox:
+        sandbox.files.write("/home/user/one", "first")
+        first = sandbox.create_snapshot()
+        sandbox.files.write("/home/user/one", "second")
+        second = sandbox.create_snapshot("e2b-of-tests")
+        assert any(name.startswith("e2b-of-tests") for name in second.names), second
+        equal(sandbox.commands.run("cat one").stdout, "second")
+        of_sandbox = []
+        paginator = sandbox.list_snapshots(limit=1)
+        while paginator.has_next:
+            of_sandbox += [snapshot.snapshot_id for snapshot in paginator.next_items()]
+        equal(of_sandbox, [second.snapshot_id, first.snapshot_id])
+    made = [Sandbox.create(which) for which in (first.snapshot_id, second.snapshot_id, "e2b-of-tests")]
+    try:
+        found = [sandbox.commands.run("cat one; echo /$FRUIT").stdout for sandbox in made]
+        equal(found, ["first/apple\n", "second/apple\n", "second/apple\n"])
+        made[1].files.write("/home/user/one", "mine")
+        equal(made[2].files.read("/home/user/one"), "second")
+        equal(Sandbox.delete_snapshot(second.snapshot_id), True)
+        equal(Sandbox.delete_snapshot(second.snapshot_id), False)
+        equal(made[2].files.read("/home/user/one"), "second")
+        raises(SandboxException, lambda: Sandbox.create(second.snapshot_id))
+    finally:
+        for sandbox in made:
+            sandbox.kill()
+    equal(Sandbox.delete_snapshot(first.snapshot_id), True)
+    raises(NotFoundException, lambda: made[0].create_snapshot())

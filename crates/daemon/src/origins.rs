@@ -1,0 +1,55 @@
+//! Finds what sandboxes are to be made from: the base, a template, an image.
+
+use std::sync::Arc;
+
+use crate::admission::AdmissionControl;
+use crate::caller::Caller;
+use crate::error::DaemonError;
+use crate::images::ImageService;
+use crate::origin::{HeldOrigin, TemplateOrigin, image_name};
+use crate::templates::TemplateStore;
+
+/// Finds what sandboxes are made from.
+#[derive(Debug)]
+pub(crate) struct OriginFinder {
+    admission: Arc<AdmissionControl>,
+    templates: Arc<TemplateStore>,
+    images: ImageService,
+}
+
+impl OriginFinder {
+    pub(crate) fn new(admission: Arc<AdmissionControl>, templates: Arc<TemplateStore>, images: ImageService) -> Self {
+        Self {
+            admission,
+            templates,
+            images,
+        }
+    }
+
+    /// What `name` means for a caller: a template, or an image behind [`crate::IMAGE_PREFIX`]. It is built, pulled or unpacked
+    /// where that is needed and may be.
+    ///
+    /// # Errors
+    /// As [`TemplateStore::ready`] and [`ImageService::ready`].
+    pub(crate) async fn ready(&self, caller: &Caller, name: &str) -> Result<HeldOrigin, DaemonError> {
+        match image_name(name) {
+            Some(image) => {
+                // It may be pulled, which takes room.
+                self.admission.check()?;
+                Ok(HeldOrigin::Image(self.images.ready(caller, image).await?))
+            }
+            None => Ok(self.templates.ready(name).await?.into()),
+        }
+    }
+
+    /// What a sandbox with that origin was made from: the same image, and the template of that name as it is now.
+    ///
+    /// # Errors
+    /// As [`TemplateStore::ready`] and [`ImageService::pinned`].
+    pub(crate) async fn again(&self, origin: &TemplateOrigin) -> Result<HeldOrigin, DaemonError> {
+        match (image_name(&origin.template), &origin.build) {
+            (Some(image), Some(digest)) => Ok(HeldOrigin::Image(self.images.pinned(image, digest).await?)),
+            _ => Ok(self.templates.ready(&origin.template).await?.into()),
+        }
+    }
+}
