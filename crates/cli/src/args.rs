@@ -35,7 +35,9 @@ pub(crate) use serve::{KeyCommand, KeyCreateArgs, KeyRemoveArgs, ListenAt, LogAr
 pub(crate) use snapshot::{
     CheckpointArgs, CheckpointsArgs, RestoreArgs, SnapshotCommand, SnapshotCreateArgs, SnapshotIdsArgs, SnapshotLsArgs,
 };
-pub(crate) use template::{TemplateBuildArgs, TemplateCommand, TemplateInspectArgs, TemplateLsArgs, TemplateRmArgs};
+pub(crate) use template::{
+    TemplateBuildArgs, TemplateCommand, TemplateInspectArgs, TemplateLsArgs, TemplatePruneArgs, TemplateRmArgs,
+};
 pub(crate) use volume::{VolumeCommand, VolumeCpArgs, VolumeCreateArgs, VolumeInspectArgs, VolumeLsArgs, VolumeRmArgs};
 pub(crate) use words::{explained, in_words_of};
 

@@ -9,7 +9,7 @@ use offleash_core::spec::RootChoice;
 use offleash_core::units::Bytes;
 use offleash_images::{
     ImageDigest, ImageError, ImageListing, ImageReference, ImageStore, LayerOwnership, LayerReport, LoadOrder,
-    LoadSource, MirrorSetting, PullOrder, RegistrySettings, stem_of,
+    LoadSource, MirrorSetting, PruneReport, PullOrder, RegistrySettings, stem_of,
 };
 use offleash_supervisor::images::{self, CallerIds, usual_ownership};
 use offleash_supervisor::lifecycle::{open_existing_state, open_state};
@@ -22,8 +22,8 @@ use crate::args::{
 };
 use crate::failure::Failure;
 use crate::remote::table::Table;
-use crate::template::rounded;
 use crate::terminal;
+use crate::terminal::rounded;
 
 mod progress;
 
@@ -117,23 +117,36 @@ pub(crate) struct ImageSource<'a> {
 /// The root of sandboxes of an image, which is pulled if that was asked for.
 pub(crate) fn root(name: &str, source: ImageSource<'_>) -> Result<RootChoice, Failure> {
     let store = open(source.state)?;
-    let is_pulled = match source.pull.unwrap_or_default() {
+    ensure(&store, name, source.pull, source.registry, source.is_quiet)?;
+    Ok(RootChoice::Image(Box::new(images::specify(&store, name)?)))
+}
+
+/// Pulls an image if it is not here, or if that was asked for.
+pub(crate) fn ensure(
+    store: &ImageStore,
+    name: &str,
+    pull: Option<PullArg>,
+    registry: &RegistryArgs,
+    is_quiet: bool,
+) -> Result<(), Failure> {
+    let is_pulled = match pull.unwrap_or_default() {
         PullArg::Always => true,
         PullArg::Never => false,
         PullArg::Missing => matches!(store.find(name), Err(ImageError::Missing { .. })),
     };
-    if is_pulled {
-        let reference = name.parse::<ImageReference>().map_err(ImageError::from)?;
-        let order = PullOrder {
-            settings: settings(source.registry)?,
-            ownership: usual_ownership(),
-        };
-        let progress = ShownProgress::new(source.is_quiet, &reference.familiar());
-        let pulled = store.pull(&reference, &order, &CallerIds, &progress);
-        progress.finish();
-        pulled?;
+    if !is_pulled {
+        return Ok(());
     }
-    Ok(RootChoice::Image(Box::new(images::specify(&store, name)?)))
+    let reference = name.parse::<ImageReference>().map_err(ImageError::from)?;
+    let order = PullOrder {
+        settings: settings(registry)?,
+        ownership: usual_ownership(),
+    };
+    let progress = ShownProgress::new(is_quiet, &reference.familiar());
+    let pulled = store.pull(&reference, &order, &CallerIds, &progress);
+    progress.finish();
+    pulled?;
+    Ok(())
 }
 
 /// What the image of a run starts where the user says nothing else.
@@ -148,6 +161,10 @@ pub(crate) fn own_command(
     if arguments.shell.is_some() || !arguments.command.is_empty() {
         return Ok(None);
     }
+    let (what, flag) = match image.template {
+        Some(_) => ("template", "--template"),
+        None => ("image", "--image"),
+    };
     let config = open(state)?.inspect(&image.digest)?.config;
     let command: Vec<OsString> = config
         .entrypoint
@@ -158,8 +175,8 @@ pub(crate) fn own_command(
     match command.is_empty() {
         false => Ok(Some(command)),
         true => Err(
-            Failure::new(format!("image `{}` says of no command how it is started", image.name))
-                .with_hint("write `offleash run --image NAME -- COMMAND`"),
+            Failure::new(format!("{what} `{}` says of no command how it is started", image.name))
+                .with_hint(format!("write `offleash run {flag} NAME -- COMMAND`")),
         ),
     }
 }
@@ -365,6 +382,12 @@ fn prune(arguments: &ImagePruneArgs, state: Option<&Path>) -> Result<ExitCode, F
     for name in &report.names {
         terminal::print(format!("{name}\n").as_bytes())?;
     }
+    tell_removed(&report);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says what was removed, if anything.
+pub(crate) fn tell_removed(report: &PruneReport) {
     if report.blobs + report.layers > 0 {
         let bytes = Bytes(rounded(report.bytes));
         let (blobs, layers) = (report.blobs, report.layers);
@@ -372,5 +395,4 @@ fn prune(arguments: &ImagePruneArgs, state: Option<&Path>) -> Result<ExitCode, F
             "removed: {blobs} files of {bytes}, unpacked layers ({layers})"
         ));
     }
-    Ok(ExitCode::SUCCESS)
 }

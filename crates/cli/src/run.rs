@@ -23,7 +23,7 @@ use crate::learn::Learning;
 use crate::policy_file::PolicyFile;
 use crate::python::{self, Python};
 use crate::terminal::{self, Destination, Prompt, RememberRule, TerminalIo};
-use crate::{image, refusals, specify};
+use crate::{image, refusals, specify, template};
 
 /// How much of each output stream a record keeps.
 const CAPTURED: usize = 1024 * 1024;
@@ -74,6 +74,7 @@ pub(crate) fn specify_run(arguments: &RunArgs, state: Option<&Path>) -> Result<(
         .python
         .then(|| Python::choose(&arguments.sandbox, &mut spec, state))
         .transpose()?;
+    template::find_image(&mut spec, state)?;
     Ok((spec, python))
 }
 

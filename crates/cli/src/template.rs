@@ -8,24 +8,28 @@ use std::str::FromStr;
 
 use offleash_api::client::{Client, SOCKET};
 use offleash_core::env::check_variable;
-use offleash_core::spec::{IdChoice, SandboxSpec};
+use offleash_core::spec::{IdChoice, RootChoice, SandboxSpec};
 use offleash_core::template::{Recipe, RecipeFile, TemplateName, split_requirements};
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
-use offleash_store::StateDirectory;
+use offleash_store::{StateDirectory, TemplateImage, TemplateRecord};
+use offleash_supervisor::builds;
 use offleash_supervisor::lifecycle::{open_existing_state, open_state};
 use offleash_supervisor::templates::{self, BuildRequest, TemplateError, TemplateListing, USUAL_DISK};
 use serde::Serialize;
 
 use self::progress::Shown;
 use crate::args::{
-    IdsArg, NetworkArgs, TemplateBuildArgs, TemplateCommand, TemplateInspectArgs, TemplateLsArgs, TemplateRmArgs,
+    IdsArg, NetworkArgs, TemplateBuildArgs, TemplateCommand, TemplateInspectArgs, TemplateLsArgs, TemplatePruneArgs,
+    TemplateRmArgs,
 };
 use crate::failure::Failure;
 use crate::remote::table::Table;
-use crate::{specify, terminal};
+use crate::terminal::rounded;
+use crate::{image, specify, terminal};
 
 mod builder;
+mod from_image;
 mod progress;
 
 pub(crate) use self::builder::builder;
@@ -36,10 +40,15 @@ pub(crate) fn template(command: &TemplateCommand, state: Option<&Path>) -> Resul
         TemplateCommand::Ls(arguments) => ls(arguments, state),
         TemplateCommand::Inspect(arguments) => inspect(arguments, state),
         TemplateCommand::Rm(arguments) => rm(arguments, state),
+        TemplateCommand::Prune(arguments) => prune(arguments, state),
     }
 }
 
 fn build(arguments: &TemplateBuildArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    if arguments.context.is_some() || arguments.from.is_some() {
+        let (state, build) = from_image::build_of(arguments, state)?;
+        return carry_out(arguments, &build.name, |shown| builds::build(&state, &build, shown));
+    }
     let request = request_of(arguments)?;
     let state = open_state(state)?;
     if !arguments.quiet {
@@ -49,19 +58,47 @@ fn build(arguments: &TemplateBuildArgs, state: Option<&Path>) -> Result<ExitCode
             request.recipe.summary()
         ));
     }
+    carry_out(arguments, &request.name, |shown| {
+        templates::build(&state, &request, shown)
+    })
+}
+
+/// Builds, and tells how that goes on.
+fn carry_out(
+    arguments: &TemplateBuildArgs,
+    name: &TemplateName,
+    build: impl FnOnce(&mut Shown) -> Result<TemplateRecord, TemplateError>,
+) -> Result<ExitCode, Failure> {
     let mut shown = Shown::new(arguments.quiet, arguments.verbose);
-    let built = templates::build(&state, &request, &mut shown);
+    let built = build(&mut shown);
     shown.finish();
     let record = built.map_err(failure)?;
     if !arguments.quiet {
         terminal::complain(&format!(
-            "template `{}` is built: {} in {} files",
-            record.name,
+            "template `{name}` is built: {} in {} files",
             Bytes(rounded(record.bytes)),
             record.files
         ));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Puts the image in the place of a template that is one.
+pub(crate) fn find_image(spec: &mut SandboxSpec, state: Option<&Path>) -> Result<(), Failure> {
+    let RootChoice::Base {
+        template: Some(name),
+        snapshot: None,
+        layer: None,
+    } = &spec.root
+    else {
+        return Ok(());
+    };
+    if let Some(state) = open_existing_state(state)?
+        && let Some(image) = templates::image_root(state.path(), name)?
+    {
+        spec.root = RootChoice::Image(Box::new(image));
+    }
+    Ok(())
 }
 
 /// What is to be built: what the recipe's file says, and what flags say.
@@ -101,10 +138,14 @@ fn request_of(arguments: &TemplateBuildArgs) -> Result<BuildRequest, Failure> {
         disk,
         env: build_env(&arguments.build_env)?,
         network: network(arguments)?,
-        ids: arguments.ids.map(|ids| match ids {
-            IdsArg::Single => IdChoice::Single,
-            IdsArg::Range => IdChoice::Range,
-        }),
+        ids: ids_of(arguments),
+    })
+}
+
+fn ids_of(arguments: &TemplateBuildArgs) -> Option<IdChoice> {
+    arguments.ids.map(|ids| match ids {
+        IdsArg::Single => IdChoice::Single,
+        IdsArg::Range => IdChoice::Range,
     })
 }
 
@@ -206,12 +247,6 @@ fn failure(error: TemplateError) -> Failure {
     Failure::from(error)
 }
 
-/// Whole MiB, or KiB, are enough for people.
-pub(crate) fn rounded(bytes: u64) -> u64 {
-    let unit = if bytes >= 10 << 20 { 1 << 20 } else { 1 << 10 };
-    (bytes / unit).max(1) * unit
-}
-
 fn ls(arguments: &TemplateLsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     let listed = match open_existing_state(state)? {
         Some(state) => {
@@ -239,10 +274,21 @@ fn ls(arguments: &TemplateLsArgs, state: Option<&Path>) -> Result<ExitCode, Fail
             record.built_at.clone(),
             Bytes(rounded(record.bytes)).to_string(),
             state.to_owned(),
-            record.recipe.summary(),
+            summary(record),
         ]);
     }
     table.print()
+}
+
+/// What a template was built from, in a line.
+fn summary(record: &TemplateRecord) -> String {
+    match &record.image {
+        Some(image) if record.recipe.is_empty() => {
+            format!("{}, steps: {}", image.from, image.steps.len())
+        }
+        Some(image) => format!("{}, {}", image.from, record.recipe.summary()),
+        None => record.recipe.summary(),
+    }
 }
 
 /// A template as documents show it.
@@ -257,6 +303,8 @@ struct Document<'a> {
     outdated: bool,
     in_use: bool,
     recipe: &'a Recipe,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    image: Option<&'a TemplateImage>,
 }
 
 impl<'a> Document<'a> {
@@ -272,6 +320,7 @@ impl<'a> Document<'a> {
             outdated: listing.outdated,
             in_use: listing.in_use,
             recipe: &record.recipe,
+            image: record.image.as_ref(),
         }
     }
 }
@@ -301,6 +350,17 @@ fn rm(arguments: &TemplateRmArgs, state: Option<&Path>) -> Result<ExitCode, Fail
             None => return Err(TemplateError::Missing { name }.into()),
         }
         terminal::print(format!("{name}\n").as_bytes())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn prune(arguments: &TemplatePruneArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    if let Some(state) = open_existing_state(state)? {
+        let pruned = builds::prune(&state, arguments.all)?;
+        if pruned.steps > 0 {
+            terminal::complain(&format!("forgotten: steps of builds ({})", pruned.steps));
+        }
+        image::tell_removed(&pruned.report);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -359,12 +419,5 @@ mod tests {
         let set = build_env(&["A=b=c".into()]).unwrap();
         assert_eq!(set, [("A".into(), "b=c".into())]);
         assert!(build_env(&["OFFLEASH_NOT_SET".into()]).is_err());
-    }
-
-    #[test]
-    fn sizes_are_of_whole_units() {
-        for (bytes, shown) in [(1, "1K"), (208_896, "204K"), (537_931_776, "513M")] {
-            assert_eq!(Bytes(rounded(bytes)).to_string(), shown);
-        }
     }
 }

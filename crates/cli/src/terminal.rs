@@ -5,12 +5,14 @@ mod exec_io;
 mod json;
 mod neutral;
 mod prompt;
+mod sizes;
 
 pub(crate) use bar::Bar;
 pub(crate) use exec_io::{Destination, TerminalIo};
 pub(crate) use json::{json_document, json_line};
 pub(crate) use neutral::literal;
 pub(crate) use prompt::{Prompt, RememberRule};
+pub(crate) use sizes::rounded;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};

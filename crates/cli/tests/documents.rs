@@ -56,7 +56,7 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 53] = [
+const COMMANDS: [&[&str]; 54] = [
     &[],
     &["run"],
     &["diff"],
@@ -103,6 +103,7 @@ const COMMANDS: [&[&str]; 53] = [
     &["template", "ls"],
     &["template", "inspect"],
     &["template", "rm"],
+    &["template", "prune"],
     &["image"],
     &["image", "pull"],
     &["image", "load"],

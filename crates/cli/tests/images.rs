@@ -18,6 +18,8 @@ mod registry;
 #[path = "images/subordinate.rs"]
 mod subordinate;
 mod support;
+#[path = "images/templates.rs"]
+mod templates;
 
 use std::path::Path;
 use std::process::Output;

@@ -150,6 +150,10 @@ pub struct ImageSpec {
     pub working_directory: Option<PathBuf>,
     /// The snapshot that lies above it, if there is one.
     pub snapshot: Option<RunId>,
+    /// The template that it is, if it is one.
+    pub template: Option<TemplateName>,
+    /// The directory of the writable layer, which exists; when absent, one that goes with the sandbox.
+    pub layer: Option<PathBuf>,
 }
 
 /// The directory that the code works in.

@@ -200,6 +200,22 @@ pub enum ImageError {
         /// What is wrong.
         reason: String,
     },
+    /// Nothing is there that could be copied.
+    #[error("there is no `{}` in {place}", source_path.escape_debug())]
+    NothingToCopy {
+        /// As it was written.
+        source_path: String,
+        /// Where it was looked for.
+        place: String,
+    },
+    /// An archive that is to be unpacked and cannot be.
+    #[error("`{}` is an archive that cannot be unpacked: {reason}", source_path.escape_debug())]
+    Archive {
+        /// Which.
+        source_path: String,
+        /// Why.
+        reason: String,
+    },
     /// A file or directory that cannot be used.
     #[error("{tried} `{}`", Text::from(.path))]
     File {
@@ -262,7 +278,9 @@ impl Explained for ImageError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Reference(error) => error.kind(),
-            Self::Missing { .. } | Self::Unknown { .. } | Self::MissingBlob { .. } => ErrorKind::NotFound,
+            Self::Missing { .. } | Self::Unknown { .. } | Self::MissingBlob { .. } | Self::NothingToCopy { .. } => {
+                ErrorKind::NotFound
+            }
             Self::Ambiguous { .. } | Self::Setting { .. } | Self::Credentials { .. } | Self::Malformed { .. } => {
                 ErrorKind::Invalid
             }
@@ -274,9 +292,11 @@ impl Explained for ImageError {
             Self::Stalled { .. } => ErrorKind::Timeout,
             Self::BadAnswer { .. } => ErrorKind::Internal,
             Self::TooLarge { .. } | Self::TooManyLayers { .. } => ErrorKind::Exhausted,
-            Self::SchemaOne | Self::UnknownMediaType { .. } | Self::OtherPlatform { .. } | Self::Ids { .. } => {
-                ErrorKind::Unsupported
-            }
+            Self::Archive { .. }
+            | Self::SchemaOne
+            | Self::UnknownMediaType { .. }
+            | Self::OtherPlatform { .. }
+            | Self::Ids { .. } => ErrorKind::Unsupported,
             Self::Layer { source, .. } => source.kind(),
             Self::File { source, .. } => source.raw_os_error().map_or(ErrorKind::Internal, kind_of),
             Self::Removing(error) => error.kind(),
@@ -322,6 +342,8 @@ impl Explained for ImageError {
             Self::Ids { .. } => "`offleash doctor` says what is missing; `--ids single` does without subordinate ids",
             Self::Credentials { .. } => "correct Docker's `config.json`, or name another with `DOCKER_CONFIG`",
             Self::Malformed { .. } => "make sure that it is an image of OCI or Docker, and that all of it is there",
+            Self::NothingToCopy { .. } => "paths are relative to the context, and `.dockerignore` leaves some out",
+            Self::Archive { .. } => "unpack it with a `RUN`, or compress it with gzip or zstd",
             Self::Setting { .. } => "correct it, or leave it out",
             Self::TooLarge { .. } => "use a smaller image, or make sure that it is one",
             Self::Layer { source, .. } if source.kind() == ErrorKind::Denied => {

@@ -1,5 +1,6 @@
 //! OCI and Docker images: pulled from registries or loaded from files, kept by content, unpacked for sandboxes.
 
+mod compose;
 mod digest;
 mod error;
 mod load;
@@ -13,6 +14,10 @@ mod store;
 mod tar;
 mod unpack;
 
+pub use compose::{
+    CaptureOrder, CapturedOwner, ComposeOrder, CopyOrder, CopySelection, CopyTarget, ExcludedFile, LayerArchive,
+    LayerTree,
+};
 pub use digest::{DigestError, ImageDigest};
 pub use error::ImageError;
 pub use load::{LoadOrder, LoadSource, stem_of};
@@ -23,6 +28,7 @@ pub use pull::{PullOrder, PulledImage};
 pub use reference::{DEFAULT_REGISTRY, ImageReference, ReferenceError};
 pub use registry::{MirrorSetting, RegistrySettings};
 pub use store::{
-    HeldImage, IdNamespace, ImageLease, ImageListing, ImageRecord, ImageRoot, ImageStore, PruneReport, RemovedImage,
+    HeldImage, IdNamespace, ImageLease, ImageListing, ImageRecord, ImageRoot, ImageStore, KeptName, PruneReport,
+    RemovedImage,
 };
 pub use unpack::{LayerError, LayerOwnership, LayerRefusal, LayerReport, UnpackLimits};

@@ -319,5 +319,29 @@ impl ImageConfig {
     }
 }
 
+impl ImageConfig {
+    /// The document that says this.
+    pub(crate) fn document(&self) -> Result<Vec<u8>, ImageError> {
+        let env: Vec<String> = self.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let document = serde_json::json!({
+            "architecture": "amd64",
+            "os": "linux",
+            "created": self.created,
+            "config": {
+                "User": self.user,
+                "Env": env,
+                "Entrypoint": self.entrypoint,
+                "Cmd": self.command,
+                "WorkingDir": self.working_directory,
+                "Labels": self.labels,
+            },
+            "rootfs": { "type": "layers", "diff_ids": self.diff_ids },
+        });
+        let bytes = serde_json::to_vec(&document).map_err(|error| ImageError::malformed("the configuration", error))?;
+        // Whoever opens it reads it by the same rules.
+        Self::read(&bytes, self.diff_ids.len()).map(|_| bytes)
+    }
+}
+
 #[cfg(test)]
 mod tests;

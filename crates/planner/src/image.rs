@@ -24,22 +24,28 @@ pub(super) fn users(image: &ImageSpec, ids: IdChoice) -> Vec<SandboxUser> {
     image.users.iter().map(with_ids).collect()
 }
 
+/// The lists of users and of groups of a sandbox of an image that are not the image's own.
+pub fn own_accounts(image: &ImageSpec, ids: IdChoice) -> Vec<(PathBuf, String)> {
+    match users(image, ids).first() {
+        Some(usual) if ids == IdChoice::Single => vec![
+            ("/etc/passwd".into(), passwd(usual, &image.passwd)),
+            ("/etc/group".into(), group(usual, &image.group)),
+        ],
+        _ => Vec::new(),
+    }
+}
+
 /// Files that the image has and that are others in the sandbox, or that it lacks.
 pub(super) fn own_entries(image: &ImageSpec, ids: IdChoice, view: PlanView<'_>) -> Vec<PlanEntry> {
-    let mut entries = Vec::new();
-    let file = |path: &str, text: String| {
+    let file = |path: &Path, text: String| {
         let contents = text.into_bytes();
         system(path, PlanNode::File { contents })
     };
-    if ids == IdChoice::Single
-        && let Some(usual) = users(image, ids).first()
-    {
-        entries.push(file("/etc/passwd", passwd(usual, &image.passwd)));
-        entries.push(file("/etc/group", group(usual, &image.group)));
-    }
+    let accounts = own_accounts(image, ids).into_iter();
+    let mut entries: Vec<PlanEntry> = accounts.map(|(path, text)| file(&path, text)).collect();
     let git = Path::new("/etc").join(git_system::NAME);
     if view.resolve(&git).is_none() {
-        entries.push(file(&git.to_string_lossy(), git_system::CONTENTS.to_owned()));
+        entries.push(file(&git, git_system::CONTENTS.to_owned()));
     }
     if let Some(directory) = &image.working_directory
         && view.resolve(directory).is_none()
@@ -124,6 +130,8 @@ mod tests {
             env: vec![("PATH".to_owned(), "/opt/bin:relative::/bin".to_owned())],
             working_directory: None,
             snapshot: None,
+            template: None,
+            layer: None,
         }
     }
 

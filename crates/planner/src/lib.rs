@@ -7,6 +7,7 @@
 pub mod base;
 mod base_entries;
 mod commands;
+pub mod dockerfile;
 mod environment;
 mod error;
 pub mod etc;
@@ -49,4 +50,4 @@ pub use resolve::{resolve, resolve_without_command};
 pub use rules::check_exists;
 pub use rules::grants_of_nothing;
 pub use trust::TrustStores;
-pub use trust::{files as trust_files, variables as trust_variables};
+pub use trust::{files as trust_files, own_paths as trust_paths, variables as trust_variables};

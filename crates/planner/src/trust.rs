@@ -115,6 +115,15 @@ pub(super) fn own_entries(stores: &TrustStores) -> Vec<PlanEntry> {
     entries
 }
 
+/// Where those are: what a sandbox has of them is none of what is written in it.
+pub fn own_paths() -> Vec<PathBuf> {
+    let fixed = [BUNDLE, OWN, JAVA].into_iter().chain(POLICIES);
+    fixed
+        .chain(ELSEWHERE.iter().map(|(path, _)| *path))
+        .map(PathBuf::from)
+        .collect()
+}
+
 /// The same as files alone, by path: what is put into a sandbox that is there already.
 pub fn files(stores: &TrustStores) -> Vec<(PathBuf, Vec<u8>)> {
     let entries = own_entries(stores);

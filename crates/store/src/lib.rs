@@ -74,7 +74,9 @@ pub use snapshots::{HeldSnapshot, SnapshotDirectories};
 pub use spares::SpareMaintenance;
 pub use spread::spread;
 pub use state::{StateDirectory, StateError};
-pub use templates::{AbandonedLayer, HeldTemplate, NewTemplate, TakeOutcome, TemplateRecord, TemplateStore};
+pub use templates::{
+    AbandonedLayer, HeldTemplate, NewTemplate, TakeOutcome, TemplateImage, TemplateRecord, TemplateStore,
+};
 pub use trusted::led_to;
 pub use unified::{ChangePatch, DiffForm, MAX_TEXT_BYTES};
 pub use volumes::{

@@ -11,6 +11,7 @@
 //! Whoever uses a template holds a shared lock on its directory. Deliberately not here: what is in a layer (`supervisor`
 //! builds it, and removes it, since files of subordinate ids take their superuser).
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -54,6 +55,20 @@ pub struct TemplateRecord {
     pub bytes: u64,
     /// Files, directories and links.
     pub files: u64,
+    /// The image that it is, if it does not lie over the host's system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<TemplateImage>,
+}
+
+/// A template that is an image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TemplateImage {
+    /// The digest of its manifest.
+    pub digest: String,
+    /// What it was built from.
+    pub from: String,
+    /// The steps of its last stage, a line each.
+    pub steps: Vec<String>,
 }
 
 impl TemplateRecord {
@@ -69,6 +84,7 @@ impl TemplateRecord {
             ids,
             bytes: 0,
             files: 0,
+            image: None,
         }
     }
 }
@@ -163,6 +179,22 @@ impl TemplateStore {
             .collect();
         names.sort();
         Ok(names)
+    }
+
+    /// The ids of all builds of which something is here, those under way and those that are replaced included.
+    ///
+    /// # Errors
+    /// If the list cannot be read.
+    pub fn builds(&self) -> Result<BTreeSet<String>, FileError> {
+        let found = fs::read_dir(&self.path).tried("listing", &self.path)?.flatten();
+        let builds = found.filter_map(|found| {
+            let name = found.file_name();
+            match name.to_str()?.strip_prefix(".new-") {
+                Some(id) => Some(id.to_owned()),
+                None => Some(read_record(&open(&found.path()).ok()??).ok()?.build),
+            }
+        });
+        Ok(builds.collect())
     }
 
     /// Keeps the template in place and says what it is; `None` if there is none of this name.
@@ -285,6 +317,11 @@ impl HeldTemplate {
 }
 
 impl NewTemplate {
+    /// The id of the build, which its record will have.
+    pub fn build(&self) -> &str {
+        &self.id
+    }
+
     /// The directory of the layer that it is built in, which exists and is empty at first.
     pub fn layer(&self) -> PathBuf {
         self.path.join(LAYER)

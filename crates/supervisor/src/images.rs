@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use offleash_core::plan::SandboxUser;
 use offleash_core::record::ImageUse;
 use offleash_core::spec::{IdChoice, ImageSpec, RootChoice};
-use offleash_images::{IdNamespace, ImageError, ImageRoot, ImageStore, LayerOwnership, LayerReport, NoProgress};
+use offleash_images::{
+    IdNamespace, ImageConfig, ImageError, ImageRoot, ImageStore, LayerOwnership, LayerReport, NoProgress,
+};
 use offleash_isolation::process;
 
 use offleash_planner::base::{BaseError, prepare};
@@ -47,7 +49,8 @@ pub fn usual_ownership() -> LayerOwnership {
 /// # Errors
 /// When it is not, or cannot be unpacked; when it names a user that it does not have.
 pub fn specify(store: &ImageStore, name: &str) -> Result<ImageSpec, ImageError> {
-    specify_root(store.open_image(name, usual_ownership(), &CallerIds, &NoProgress)?)
+    let root = store.open_image(name, usual_ownership(), &CallerIds, &NoProgress)?;
+    spec_of(&root, &root.config)
 }
 
 /// The same of the image with that digest, which was called `name`, for a sandbox without a workspace: it has a range of ids
@@ -59,38 +62,66 @@ pub(crate) fn specify_pinned(state: &Path, name: &str, digest: &str) -> Result<I
         // What a running sandbox needs may be all that is left of it: layers in the form that this has.
         Err(ImageError::Ids { .. } | ImageError::MissingBlob { .. }) => open(LayerOwnership::Flat),
         opened => opened,
-    };
-    specify_root(root?)
+    }?;
+    spec_of(&root, &root.config)
 }
 
-fn specify_root(root: ImageRoot) -> Result<ImageSpec, ImageError> {
-    let text = |path| {
-        let bytes = root.read_file(path, MAX_ACCOUNTS)?.unwrap_or_default();
-        Ok::<_, ImageError>(String::from_utf8_lossy(&bytes).into_owned())
-    };
-    let (passwd, group) = (text("etc/passwd")?, text("etc/group")?);
-    let usual = usual_user(&root.config.user, &passwd, &group)?;
+/// What a sandbox of an image is to know of it whose programs are started as `config` says.
+pub(crate) fn spec_of(root: &ImageRoot, config: &ImageConfig) -> Result<ImageSpec, ImageError> {
+    let Accounts { passwd, group } = Accounts::of(root)?;
+    let usual = usual_user(&config.user, &passwd, &group)?;
     let mut users = vec![usual];
     for user in accounts(&passwd).take(MAX_USERS) {
         if users.iter().all(|known| known.name != user.name) {
             users.push(user);
         }
     }
-    let working_directory = Some(root.config.working_directory.as_str()).filter(|path| !matches!(*path, "" | "/"));
+    let working_directory = Some(config.working_directory.as_str()).filter(|path| !matches!(*path, "" | "/"));
     Ok(ImageSpec {
-        name: root.name,
+        name: root.name.clone(),
         digest: root.digest.to_string(),
         users,
         passwd,
         group,
-        env: root.config.env,
+        env: config.env.clone(),
         working_directory: working_directory.map(|path| normal(&Path::new("/").join(path))),
         snapshot: None,
+        template: None,
+        layer: None,
     })
 }
 
+/// An image's lists of users and of groups.
+pub(crate) struct Accounts {
+    passwd: String,
+    group: String,
+}
+
+impl Accounts {
+    pub(crate) fn of(root: &ImageRoot) -> Result<Self, ImageError> {
+        let text = |path| {
+            let bytes = root.read_file(path, MAX_ACCOUNTS)?.unwrap_or_default();
+            Ok::<_, ImageError>(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        Ok(Self {
+            passwd: text("etc/passwd")?,
+            group: text("etc/group")?,
+        })
+    }
+
+    /// The ids that `user[:group]` means; a number alone is that of both.
+    pub(crate) fn ids_of(&self, named: &str) -> Result<(u32, u32), ImageError> {
+        let named = match named.parse::<u32>() {
+            Ok(id) => format!("{id}:{id}"),
+            Err(_) => named.to_owned(),
+        };
+        let found = usual_user(&named, &self.passwd, &self.group)?;
+        Ok((found.uid, found.gid))
+    }
+}
+
 /// Without `.` and `..`.
-fn normal(path: &Path) -> PathBuf {
+pub(crate) fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::from("/");
     for component in path.components() {
         match component {
@@ -168,12 +199,16 @@ fn usual_user(named: &str, passwd: &str, group: &str) -> Result<SandboxUser, Ima
 
 /// Opens the image of a spec for a sandbox with so many ids; nothing of it is removed as long as what is answered lives.
 pub(crate) fn open(state: &Path, image: &ImageSpec, ids: IdChoice) -> Result<ImageRoot, ImageError> {
-    let ownership = match ids {
+    let store = ImageStore::in_directory(state)?;
+    store.open_digest(&image.name, &image.digest, ownership_of(ids), &CallerIds, &NoProgress)
+}
+
+/// The form in which images are unpacked for sandboxes with so many ids.
+pub(crate) fn ownership_of(ids: IdChoice) -> LayerOwnership {
+    match ids {
         IdChoice::Range => LayerOwnership::Owned,
         IdChoice::Single => LayerOwnership::Flat,
-    };
-    let store = ImageStore::in_directory(state)?;
-    store.open_digest(&image.name, &image.digest, ownership, &CallerIds, &NoProgress)
+    }
 }
 
 /// What a root of the image consists of whose writable layer is in `layer`.

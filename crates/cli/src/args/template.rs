@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::IdsArg;
+use super::{IdsArg, PullArg, RegistryArgs};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TemplateCommand {
@@ -17,6 +17,8 @@ pub(crate) enum TemplateCommand {
     Inspect(TemplateInspectArgs),
     /// Remove templates that no sandbox uses.
     Rm(TemplateRmArgs),
+    /// Remove what steps of builds left that no template consists of.
+    Prune(TemplatePruneArgs),
 }
 
 #[derive(Debug, Args)]
@@ -24,12 +26,35 @@ pub(crate) struct TemplateBuildArgs {
     /// What it is called: a-z, 0-9, `-` and `_`.
     #[arg(long, value_name = "NAME", required_unless_present = "file")]
     pub(crate) name: Option<String>,
-    /// Build on the host's own system, the only one that there is so far.
+    /// Build on the host's own system, as without `--from`.
     #[arg(long)]
     pub(crate) from_host: bool,
-    /// Recipe, such as `offleash-template.toml`; flags add to its lists and win over its other keys.
+    /// Build on this image, or on a template that was built from one; each step is then a layer that is made once.
+    #[arg(long, value_name = "IMAGE|template://NAME", conflicts_with = "from_host")]
+    pub(crate) from: Option<String>,
+    /// Recipe, such as `offleash-template.toml`; flags add to its lists and win over its other keys. With a CONTEXT it is
+    /// the Dockerfile. [default with a CONTEXT: Dockerfile in it]
     #[arg(long, short = 'f', value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
+    /// Directory that a Dockerfile copies from; what its `.dockerignore` names is left out.
+    #[arg(value_name = "CONTEXT", requires = "name", conflicts_with_all = [
+        "from", "from_host", "pip", "apt", "npm", "run", "env", "index_url",
+    ])]
+    pub(crate) context: Option<PathBuf>,
+    /// Set an `ARG` of the Dockerfile; without a value it is that of your own variable.
+    #[arg(long, value_name = "NAME[=VALUE]", requires = "context")]
+    pub(crate) build_arg: Vec<String>,
+    /// Build this stage of the Dockerfile, and those that it needs. [default: the last one]
+    #[arg(long, value_name = "STAGE", requires = "context")]
+    pub(crate) target: Option<String>,
+    /// Carry out every step, also those that an earlier build has carried out. Only of builds from an image.
+    #[arg(long)]
+    pub(crate) no_cache: bool,
+    /// When images that are built upon are pulled. [default: missing]
+    #[arg(long, value_enum, value_name = "missing|always|never")]
+    pub(crate) pull: Option<PullArg>,
+    #[command(flatten)]
+    pub(crate) registry: RegistryArgs,
     /// Install these packages for the Python that `python3` is inside.
     #[arg(long, value_name = "REQUIREMENT,…")]
     pub(crate) pip: Vec<String>,
@@ -72,6 +97,13 @@ pub(crate) struct TemplateBuildArgs {
     /// Print nothing but failures.
     #[arg(long, short = 'q')]
     pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TemplatePruneArgs {
+    /// Every step, also those that templates consist of: the templates stay, and are built anew the next time.
+    #[arg(long)]
+    pub(crate) all: bool,
 }
 
 #[derive(Debug, Args)]

@@ -8,8 +8,8 @@ use offleash_core::units::Bytes;
 use offleash_images::{ImageDigest, ImageProgress, ProgressStep};
 
 use super::short;
-use crate::template::rounded;
 use crate::terminal;
+use crate::terminal::rounded;
 
 /// What is shown of a pull or a load.
 pub(crate) struct ShownProgress {

@@ -89,6 +89,53 @@ fn a_user_with_subordinate_ids_has_the_owners_of_the_image_and_removes_them() {
         [FIRST + 32],
         "the 33rd id of the range is the 32nd of the subordinate ones"
     );
+    let context = site.root().join("context");
+    fs::create_dir(&context).unwrap();
+    let dockerfile = "FROM localhost/box:t\nRUN touch /opt/roots\nCOPY --chown=app Dockerfile /opt/copied\nUSER app\nRUN touch /work/x || touch /tmp/apps\n";
+    fs::write(context.join("Dockerfile"), dockerfile).unwrap();
+    let built = offleash(
+        &site,
+        &["template", "build", "-q", "--name", "made", context.to_str().unwrap()],
+    );
+    assert!(built.status.success(), "{}", stderr(&built));
+    let script = "id -u; stat -c %u:%g /opt/roots /opt/copied /tmp/apps";
+    let flags = [
+        "run",
+        "-q",
+        "--no-workspace",
+        "--template",
+        "made",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let output = offleash(&site, &flags);
+    assert_eq!(
+        stdout(&output),
+        "1234\n0:0\n1234:1234\n1234:1234\n",
+        "{}",
+        stderr(&output)
+    );
+    // With one id all belongs to that, and can be written.
+    let flat = [
+        "run",
+        "-q",
+        "--no-workspace",
+        "--ids",
+        "single",
+        "--template",
+        "made",
+        "--",
+        "sh",
+        "-c",
+        "echo x >> /opt/roots && whoami",
+    ];
+    assert_eq!(stdout(&offleash(&site, &flat)), "app\n");
+    for arguments in [&["template", "rm", "made"][..], &["template", "prune", "--all"]] {
+        let output = offleash(&site, arguments);
+        assert!(output.status.success(), "{}", stderr(&output));
+    }
     let pruned = offleash(&site, &["image", "prune", "--all"]);
     assert!(pruned.status.success(), "{}", stderr(&pruned));
     let left = fs::read_dir(&layers).unwrap().map(|entry| entry.unwrap().file_name());

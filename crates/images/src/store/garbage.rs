@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::layers::{NEW, remove_layer};
-use super::{BLOBS, IdNamespace, ImageStore, PARTIAL, REFERENCES, lock};
+use super::{BLOBS, IdNamespace, ImageStore, KEPT, PARTIAL, REFERENCES, lock};
 use crate::digest::chain_ids;
 use crate::error::ImageError;
 use crate::unpack::LayerOwnership;
@@ -83,10 +83,12 @@ impl ImageStore {
 
     fn collect(&self, ids: &dyn IdNamespace) -> Result<PruneReport, ImageError> {
         let (mut blobs, mut chains) = (BTreeSet::new(), BTreeSet::new());
-        for record in self.records()? {
-            blobs.insert(record.digest.hex());
+        let named = self.records()?.into_iter().map(|record| record.digest);
+        let kept = self.kept()?.into_iter().map(|(_, digest)| digest);
+        for digest in named.chain(kept).collect::<BTreeSet<_>>() {
+            blobs.insert(digest.hex());
             // Of an image that is damaged nothing but the manifest is kept; it has to be pulled again anyway.
-            let Ok((manifest, config)) = self.documents(&record.digest) else {
+            let Ok((manifest, config)) = self.documents(&digest) else {
                 continue;
             };
             blobs.insert(manifest.config.digest.hex());
@@ -94,7 +96,9 @@ impl ImageStore {
             chains.extend(chain_ids(&config.diff_ids).iter().map(crate::ImageDigest::hex));
         }
         // What somebody was writing who was ended.
-        let references = entries(&self.path.join(REFERENCES))?.into_iter();
+        let references = entries(&self.path.join(REFERENCES))?
+            .into_iter()
+            .chain(entries(&self.path.join(KEPT))?);
         for path in references.filter(|path| path.extension().is_none_or(|extension| extension != "json")) {
             fs::remove_file(&path).map_err(ImageError::file("removing", &path))?;
         }

@@ -5,6 +5,7 @@
 //! images/blobs/HEX               manifests, configurations and layers as they were sent, by SHA-256
 //! images/partial/HEX             a blob that comes, or came until something broke; locked by who fetches it
 //! images/references/HEX.json     a name and the manifest that it means
+//! images/kept/NAME.json         what steps of builds and templates made, which has no name of an image
 //! images/layers/FORM/HEX         a layer, unpacked, by the digest of its chain: `upper` and `layer.json`
 //! ```
 //!
@@ -13,6 +14,7 @@
 
 mod blobs;
 mod garbage;
+mod kept;
 mod layers;
 mod lease;
 mod lock;
@@ -28,6 +30,7 @@ use offleash_store::StateDirectory;
 
 pub(crate) use self::blobs::{PartialBlob, check_digest};
 pub use self::garbage::{PruneReport, RemovedImage};
+pub use self::kept::KeptName;
 pub use self::lease::{HeldImage, ImageLease, ImageRoot};
 pub use self::references::{ImageListing, ImageRecord};
 use crate::error::ImageError;
@@ -37,6 +40,7 @@ const BLOBS: &str = "blobs";
 const PARTIAL: &str = "partial";
 const REFERENCES: &str = "references";
 const LAYERS: &str = "layers";
+const KEPT: &str = "kept";
 
 /// The images of a state directory.
 #[derive(Debug, Clone)]
@@ -74,7 +78,7 @@ impl ImageStore {
         make_private(path)?;
         // It may be a link to where there is more room; mounts are made of what it leads to.
         let path = fs::canonicalize(path).map_err(ImageError::file("finding", path))?;
-        for name in [BLOBS, PARTIAL, REFERENCES, LAYERS] {
+        for name in [BLOBS, PARTIAL, REFERENCES, LAYERS, KEPT] {
             make_private(&path.join(name))?;
         }
         for ownership in [LayerOwnership::Flat, LayerOwnership::Owned] {

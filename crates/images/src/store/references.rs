@@ -120,6 +120,14 @@ impl ImageStore {
         let mut found: Vec<ImageRecord> = self.records()?.into_iter().filter(is_meant).collect();
         found.sort_by_key(|record| record.digest);
         found.dedup_by_key(|record| record.digest);
+        if found.is_empty()
+            && let Ok(digest) = name.parse::<ImageDigest>()
+            && self.has_blob(&digest)
+            && let Ok((manifest, _)) = self.documents(&digest)
+        {
+            // One that a build made has no name.
+            return Ok(ImageRecord::new(None, digest, None, &manifest));
+        }
         match found.len() {
             0 | 1 => found.pop().ok_or_else(missing),
             _ => Err(ImageError::Ambiguous {

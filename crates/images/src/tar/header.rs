@@ -2,14 +2,14 @@
 
 use crate::unpack::LayerRefusal;
 
-pub(super) const BLOCK: usize = 512;
+pub(crate) const BLOCK: usize = 512;
 
 /// A header whose checksum is right.
 #[derive(Debug, Clone)]
-pub(super) struct Block([u8; BLOCK]);
+pub(crate) struct Block([u8; BLOCK]);
 
 impl Block {
-    pub(super) fn checked(bytes: [u8; BLOCK]) -> Result<Self, LayerRefusal> {
+    pub(crate) fn checked(bytes: [u8; BLOCK]) -> Result<Self, LayerRefusal> {
         const SUM: std::ops::Range<usize> = 148..156;
         let given = number(&bytes[SUM])?;
         let counted = |index: usize, byte: u8| if SUM.contains(&index) { b' ' } else { byte };
@@ -23,11 +23,11 @@ impl Block {
         }
     }
 
-    pub(super) fn bytes(&self, range: std::ops::Range<usize>) -> &[u8] {
+    pub(crate) fn bytes(&self, range: std::ops::Range<usize>) -> &[u8] {
         &self.0[range]
     }
 
-    pub(super) fn name(&self) -> Vec<u8> {
+    pub(crate) fn name(&self) -> Vec<u8> {
         let name = text(self.bytes(0..100));
         let is_posix = self.bytes(257..263) == b"ustar\0";
         match text(self.bytes(345..500)) {
@@ -36,32 +36,32 @@ impl Block {
         }
     }
 
-    pub(super) fn link(&self) -> Vec<u8> {
+    pub(crate) fn link(&self) -> Vec<u8> {
         text(self.bytes(157..257)).to_vec()
     }
 
-    pub(super) fn kind_flag(&self) -> u8 {
+    pub(crate) fn kind_flag(&self) -> u8 {
         self.0[156]
     }
 
     /// The permission bits; others are not believed.
-    pub(super) fn mode(&self) -> Result<u32, LayerRefusal> {
+    pub(crate) fn mode(&self) -> Result<u32, LayerRefusal> {
         u32::try_from(number(self.bytes(100..108))? & 0o7777).map_err(|_| LayerRefusal::BadNumber)
     }
 
-    pub(super) fn uid(&self) -> Result<u64, LayerRefusal> {
+    pub(crate) fn uid(&self) -> Result<u64, LayerRefusal> {
         number(self.bytes(108..116))
     }
 
-    pub(super) fn gid(&self) -> Result<u64, LayerRefusal> {
+    pub(crate) fn gid(&self) -> Result<u64, LayerRefusal> {
         number(self.bytes(116..124))
     }
 
-    pub(super) fn size(&self) -> Result<u64, LayerRefusal> {
+    pub(crate) fn size(&self) -> Result<u64, LayerRefusal> {
         size(self.bytes(124..136))
     }
 
-    pub(super) fn modified(&self) -> Result<(i64, u32), LayerRefusal> {
+    pub(crate) fn modified(&self) -> Result<(i64, u32), LayerRefusal> {
         Ok((signed(self.bytes(136..148))?, 0))
     }
 }
@@ -72,7 +72,7 @@ fn text(field: &[u8]) -> &[u8] {
 }
 
 /// A number that counts bytes.
-pub(super) fn size(field: &[u8]) -> Result<u64, LayerRefusal> {
+pub(crate) fn size(field: &[u8]) -> Result<u64, LayerRefusal> {
     let number = signed(field)?;
     u64::try_from(number).map_err(|_| LayerRefusal::NegativeSize)
 }

@@ -3,15 +3,17 @@
 //! One pass, in memory that is bounded: a header, its extended headers, and the map of a sparse file. Deliberately not
 //! here: what a name means, and anything of the file system.
 
-mod header;
+pub(crate) mod header;
 mod pax;
 mod sparse;
+mod write;
 
 use std::io::{self, Read};
 
 use self::header::{BLOCK, Block};
 use self::pax::Records;
 pub(crate) use self::sparse::SparseMap;
+pub(crate) use self::write::{NewEntry, TarWriter};
 use crate::unpack::{LayerError, LayerRefusal};
 
 /// The largest extended header, and the longest of GNU's names.

@@ -13,26 +13,26 @@ const BENEATH: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_XDEV);
 
 /// How a directory is marked that hides what is below it (overlayfs, `userxattr`).
-pub(super) const OPAQUE: &str = "user.overlay.opaque";
+pub(crate) const OPAQUE: &str = "user.overlay.opaque";
 
 /// The root of a layer.
 #[derive(Debug)]
-pub(super) struct Beneath {
+pub(crate) struct Beneath {
     root: OwnedFd,
 }
 
 impl Beneath {
-    pub(super) fn new(root: OwnedFd) -> Self {
+    pub(crate) fn new(root: OwnedFd) -> Self {
         Self { root }
     }
 
     /// The directory `path`, as a place to start from.
-    pub(super) fn directory(&self, path: &EntryPath) -> Result<OwnedFd, Errno> {
+    pub(crate) fn directory(&self, path: &EntryPath) -> Result<OwnedFd, Errno> {
         self.open(path, OFlags::PATH | OFlags::DIRECTORY)
     }
 
     /// The directory `path`, to be read and to be given attributes.
-    pub(super) fn readable(&self, path: &EntryPath) -> Result<OwnedFd, Errno> {
+    pub(crate) fn readable(&self, path: &EntryPath) -> Result<OwnedFd, Errno> {
         self.open(path, OFlags::RDONLY | OFlags::DIRECTORY)
     }
 
@@ -49,7 +49,7 @@ impl Beneath {
 }
 
 /// What `name` in a directory is; `None` if there is no such name.
-pub(super) fn stat_at(directory: impl AsFd, name: &[u8]) -> Result<Option<Stat>, Errno> {
+pub(crate) fn stat_at(directory: impl AsFd, name: &[u8]) -> Result<Option<Stat>, Errno> {
     match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some(stat)),
         Err(Errno::NOENT) => Ok(None),
@@ -57,22 +57,22 @@ pub(super) fn stat_at(directory: impl AsFd, name: &[u8]) -> Result<Option<Stat>,
     }
 }
 
-pub(super) fn is_directory(stat: &Stat) -> bool {
+pub(crate) fn is_directory(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }
 
 /// Whether it is what hides a name of a lower layer.
-pub(super) fn is_whiteout(stat: &Stat) -> bool {
+pub(crate) fn is_whiteout(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0
 }
 
-pub(super) fn is_opaque(directory: BorrowedFd<'_>) -> bool {
+pub(crate) fn is_opaque(directory: BorrowedFd<'_>) -> bool {
     let mut value = [0_u8; 4];
     matches!(rustix::fs::fgetxattr(directory, OPAQUE, &mut value), Ok(1)) && value[0] == b'y'
 }
 
 /// Hides what lower layers have in the directory `name`.
-pub(super) fn make_opaque(parent: impl AsFd, name: &[u8]) -> Result<(), Errno> {
+pub(crate) fn make_opaque(parent: impl AsFd, name: &[u8]) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let directory = rustix::fs::openat(parent, name, flags, Mode::empty())?;
     rustix::fs::fsetxattr(&directory, OPAQUE, b"y", rustix::fs::XattrFlags::empty())

@@ -8,11 +8,11 @@ const MAX_PATH: usize = 4095;
 
 /// A path below the root of an image; the root itself is empty.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct EntryPath(Vec<u8>);
+pub(crate) struct EntryPath(Vec<u8>);
 
 impl EntryPath {
     /// Reads a name as archives have it: a slash at the beginning means the image's root.
-    pub(super) fn of(name: &[u8]) -> Result<Self, LayerRefusal> {
+    pub(crate) fn of(name: &[u8]) -> Result<Self, LayerRefusal> {
         if name.contains(&0) {
             return Err(LayerRefusal::BadName);
         }
@@ -35,20 +35,20 @@ impl EntryPath {
         Ok(Self(path))
     }
 
-    pub(super) fn root() -> Self {
+    pub(crate) fn root() -> Self {
         Self(Vec::new())
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    pub(super) fn is_root(&self) -> bool {
+    pub(crate) fn is_root(&self) -> bool {
         self.0.is_empty()
     }
 
     /// The directory that it is in, and its name there; the root has neither.
-    pub(super) fn split(&self) -> (Self, &[u8]) {
+    pub(crate) fn split(&self) -> (Self, &[u8]) {
         match self.0.iter().rposition(|byte| *byte == b'/') {
             Some(slash) => (Self(self.0[..slash].to_vec()), &self.0[slash + 1..]),
             None => (Self(Vec::new()), &self.0),
@@ -56,7 +56,7 @@ impl EntryPath {
     }
 
     /// It and all directories above it but the root, the outermost first.
-    pub(super) fn ancestors(&self) -> impl Iterator<Item = Self> {
+    pub(crate) fn ancestors(&self) -> impl Iterator<Item = Self> {
         let slashes = self.0.iter().enumerate().filter(|(_, byte)| **byte == b'/');
         let ends = slashes
             .map(|(index, _)| index)

@@ -5,11 +5,11 @@
 //! following a link (`openat2`), and all counts and sizes are bounded. Deliberately not here: which layers there are.
 
 mod attributes;
-mod beneath;
+pub(crate) mod beneath;
 mod decompress;
-mod entry_path;
+pub(crate) mod entry_path;
 mod error;
-mod lower;
+pub(crate) mod lower;
 mod writer;
 
 use std::fs::File;

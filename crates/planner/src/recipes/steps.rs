@@ -162,6 +162,14 @@ pub fn missing(step: &RecipeStep, code: u8) -> Option<RecipeError> {
     })
 }
 
+/// The program that an image lacks, if one of our scripts says so with its exit code.
+pub fn missing_in_image(command: &[String], code: u8) -> Option<&'static str> {
+    let script = command.get(2)?;
+    let is_ours = [APT, PIP, NPM].contains(&script.as_str()) && command.len() > 3;
+    let (_, program, _) = MISSING.into_iter().find(|(known, ..)| *known == code && is_ours)?;
+    Some(program)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,5 +222,11 @@ mod tests {
         let steps = of(&recipe, &RecipeIndexes::default());
         assert!(missing(&steps[0], 91).is_some_and(|error| error.to_string().contains("no `pip`")));
         assert!(missing(&steps[0], 1).is_none() && missing(&steps[1], 91).is_none());
+        let command = |step: &RecipeStep| -> Vec<String> {
+            let words = step.argv.iter();
+            words.map(|word| word.to_string_lossy().into_owned()).collect()
+        };
+        assert_eq!(missing_in_image(&command(&steps[0]), 91), Some("pip"));
+        assert_eq!(missing_in_image(&command(&steps[1]), 91), None);
     }
 }

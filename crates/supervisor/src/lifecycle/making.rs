@@ -11,7 +11,7 @@ use std::sync::Arc;
 use offleash_core::id::RunId;
 use offleash_core::level::Level;
 use offleash_core::plan::{Environment, Plan, PlanEntry, PlanNode};
-use offleash_core::spec::{IdChoice, MountAccess, SandboxSpec, ZygoteRole};
+use offleash_core::spec::{IdChoice, ImageSpec, MountAccess, RootChoice, SandboxSpec, ZygoteRole};
 use offleash_core::text::Text;
 use offleash_gateway::{Gateway, Trust};
 use offleash_isolation::guest_image;
@@ -25,6 +25,7 @@ use super::published::PublishedPorts;
 use super::secrets;
 use super::{LifecycleError, OwnRoot, open_state, this_host};
 use crate::service::zygote;
+use crate::templates;
 use crate::volumes::HeldVolumes;
 use offleash_planner::{self, ExecBasis, PlanError, PlanningHost};
 
@@ -206,6 +207,7 @@ impl<'a> SandboxMaking<'a> {
     /// # Errors
     /// When the level is not to be had, or the state directory cannot be used.
     pub(crate) fn begin(mut launch: LaunchSpec<'a>) -> Result<Self, LifecycleError> {
+        find_image(&mut launch)?;
         let mut chosen = choose(&mut launch)?;
         if let (ZygoteRole::Below(zygote), true) = (launch.spec.descent, launch.wants_copy) {
             // Otherwise it is asked for when it is to come in.
@@ -342,6 +344,29 @@ impl<'a> SandboxMaking<'a> {
             }),
         }
     }
+}
+
+/// A template that is an image is known by its name alone until here.
+fn find_image(launch: &mut LaunchSpec<'_>) -> Result<(), LifecycleError> {
+    let RootChoice::Base {
+        template: Some(name),
+        snapshot,
+        layer: None,
+    } = &launch.spec.root
+    else {
+        return Ok(());
+    };
+    let state = match launch.state {
+        StateSource::Open(state) => state.path().to_owned(),
+        StateSource::Swept(path) | StateSource::Unswept(path) => {
+            path.map_or_else(|| HostIdentity::of_this_process().default_state(), Path::to_owned)
+        }
+    };
+    if let Some(image) = templates::image_root(&state, name)? {
+        let snapshot = snapshot.clone();
+        launch.spec.root = RootChoice::Image(Box::new(ImageSpec { snapshot, ..image }));
+    }
+    Ok(())
 }
 
 /// Chooses the level; below no zygote where the one that was meant is gone, or cannot be entered.

@@ -39,7 +39,10 @@ enum LowerRoot {
         snapshot: Option<HeldSnapshot>,
     },
     Image {
-        image: ImageRoot,
+        root: Box<ImageRoot>,
+        env: Environment,
+        /// The template that it is.
+        _template: Option<HeldTemplate>,
         /// The snapshot above it.
         snapshot: Option<HeldSnapshot>,
     },
@@ -62,13 +65,16 @@ impl OwnRoot {
         let (built, snapshot, layer) = match &spec.root {
             RootChoice::System => return Ok(None),
             RootChoice::Image(image) => {
-                let snapshot = image.snapshot.as_ref().map(|id| hold_snapshot(state, id)).transpose()?;
+                let held = image.template.as_ref().map(|name| templates::hold(state, name));
+                let env = image.env.iter().map(|(name, value)| (name.into(), value.into()));
                 return Ok(Some(Self {
                     lower: LowerRoot::Image {
-                        image: images::open(state, image, ids)?,
-                        snapshot,
+                        root: Box::new(images::open(state, image, ids)?),
+                        env: env.collect(),
+                        _template: held.transpose()?,
+                        snapshot: image.snapshot.as_ref().map(|id| hold_snapshot(state, id)).transpose()?,
                     },
-                    layer: Layer::Scratch(scratch(state, id)?),
+                    layer: layer_of(state, id, image.layer.as_ref())?,
                     heir: None,
                 }));
             }
@@ -84,17 +90,13 @@ impl OwnRoot {
         let is_new = layer.is_none() && !is_copied(state, id);
         let heir = (is_new && ids == IdChoice::Single && (built.is_some() || snapshot.is_some()))
             .then(|| offleash_planner::first_user(&spec.root, ids));
-        let layer = match layer {
-            Some(given) => Layer::Given(given.clone()),
-            None => Layer::Scratch(scratch(state, id)?),
-        };
         Ok(Some(Self {
             lower: LowerRoot::Base {
                 template,
                 built,
                 snapshot,
             },
-            layer,
+            layer: layer_of(state, id, layer.as_ref())?,
             heir,
         }))
     }
@@ -107,9 +109,8 @@ impl OwnRoot {
     }
 
     fn variables(&self) -> Environment {
-        if let LowerRoot::Image { image, .. } = &self.lower {
-            let env = image.config.env.iter();
-            return env.map(|(name, value)| (name.into(), value.into())).collect();
+        if let LowerRoot::Image { env, .. } = &self.lower {
+            return env.clone();
         }
         let env = self.built().into_iter().flat_map(|built| &built.record().recipe.env);
         let env = env.map(|(name, value)| (name.as_str(), value.as_str()));
@@ -120,7 +121,7 @@ impl OwnRoot {
     /// Whether a sandbox of `spec` that is made now would have a root of the same.
     pub(crate) fn is_current(&self, spec: &SandboxSpec, ids: IdChoice, state: &Path) -> bool {
         let template = match (&spec.root, &self.lower) {
-            (RootChoice::Image(image), LowerRoot::Image { image: own, .. }) => {
+            (RootChoice::Image(image), LowerRoot::Image { root: own, .. }) => {
                 return image.digest == own.digest.to_string();
             }
             (RootChoice::Base { template, .. }, _) => template,
@@ -151,8 +152,8 @@ impl OwnRoot {
 
     /// What the owner should know of what was built, if anything.
     pub(crate) fn note(&self) -> Option<String> {
-        if let LowerRoot::Image { image, .. } = &self.lower {
-            return images::note(&image.report);
+        if let LowerRoot::Image { root, .. } = &self.lower {
+            return images::note(&root.report);
         }
         templates::outdated(self.built()?.record())
     }
@@ -164,8 +165,8 @@ impl OwnRoot {
             Layer::Scratch(scratch) => scratch.path(),
         };
         let parts = match &self.lower {
-            LowerRoot::Image { image, snapshot } => {
-                images::parts(image, layer, snapshot.as_ref().map(HeldSnapshot::layer).as_deref())?
+            LowerRoot::Image { root, snapshot, .. } => {
+                images::parts(root, layer, snapshot.as_ref().map(HeldSnapshot::layer).as_deref())?
             }
             LowerRoot::Base {
                 template,
@@ -195,14 +196,6 @@ impl OwnRoot {
     }
 }
 
-/// The layer that goes with the sandbox: what was copied for it, or an empty one.
-fn scratch(state: &Path, id: &RunId) -> Result<ScratchLayer, BaseError> {
-    match is_copied(state, id) {
-        true => ScratchLayer::copied(state, id),
-        false => ScratchLayer::new(state, id),
-    }
-}
-
 /// Keeps a snapshot in place as long as the sandbox is there.
 fn hold_snapshot(state: &Path, id: &RunId) -> Result<HeldSnapshot, LifecycleError> {
     let lost = |source| LifecycleError::Host {
@@ -212,4 +205,13 @@ fn hold_snapshot(state: &Path, id: &RunId) -> Result<HeldSnapshot, LifecycleErro
     let held = SnapshotDirectories::of(state).and_then(|snapshots| snapshots.hold(id));
     held.map_err(|error| lost(error.source))?
         .ok_or_else(|| lost(std::io::ErrorKind::NotFound.into()))
+}
+
+/// The layer that was given, one that was copied for the sandbox, or a new one.
+fn layer_of(state: &Path, id: &RunId, given: Option<&PathBuf>) -> Result<Layer, BaseError> {
+    match given {
+        Some(given) => Ok(Layer::Given(given.clone())),
+        None if is_copied(state, id) => ScratchLayer::copied(state, id).map(Layer::Scratch),
+        None => ScratchLayer::new(state, id).map(Layer::Scratch),
+    }
 }

@@ -4,6 +4,7 @@ use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::network::PatternError;
 use offleash_core::template::TemplateName;
 use offleash_core::units::Bytes;
+use offleash_images::ImageError;
 use offleash_store::{FileError, StateError};
 
 use offleash_planner::base::BaseError;
@@ -67,6 +68,33 @@ pub enum TemplateError {
         /// The limit.
         limit: Bytes,
     },
+    /// A step could not be carried out.
+    #[error("{step} failed")]
+    Build {
+        /// Which step.
+        step: String,
+        /// Why.
+        #[source]
+        source: ImageError,
+    },
+    /// An image of a template or of a build cannot be used.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// A template that cannot be built upon.
+    #[error("template `{name}` lies over this machine's own system, and nothing can be built from it")]
+    OverHost {
+        /// Which.
+        name: TemplateName,
+    },
+    /// There is nothing to copy from.
+    #[error("{step} copies from the context, and the build has none")]
+    NoContext {
+        /// Which step.
+        step: String,
+    },
+    /// A plan without a stage, or that names one that is not before.
+    #[error("the build names a stage that is not there")]
+    NoStage,
     /// The user ended it.
     #[error("the build was interrupted")]
     Interrupted,
@@ -103,7 +131,9 @@ impl Explained for TemplateError {
         match self {
             Self::Missing { .. } => ErrorKind::NotFound,
             Self::InUse { .. } | Self::Building { .. } => ErrorKind::Conflict,
-            Self::Empty { .. } | Self::Network(_) => ErrorKind::Invalid,
+            Self::Empty { .. } | Self::Network(_) | Self::NoContext { .. } | Self::NoStage => ErrorKind::Invalid,
+            Self::OverHost { .. } => ErrorKind::Unsupported,
+            Self::Build { source, .. } | Self::Image(source) => source.kind(),
             Self::NoSuperuser => ErrorKind::Unsupported,
             Self::TooLarge { .. } => ErrorKind::Exhausted,
             Self::Step { .. } | Self::Interrupted => ErrorKind::Unavailable,
@@ -140,7 +170,10 @@ impl Explained for TemplateError {
             }
             Self::TooLarge { .. } => "raise it with `--disk`, or leave something out".to_owned(),
             Self::Step { hint, .. } => return hint.clone(),
-            Self::Interrupted => return None,
+            Self::Interrupted | Self::NoStage => return None,
+            Self::Build { source, .. } | Self::Image(source) => return source.hint(),
+            Self::OverHost { .. } => "build it from an image: `offleash template build --name NAME --from IMAGE …`".to_owned(),
+            Self::NoContext { .. } => "name a directory behind the flags".to_owned(),
             Self::Network(error) => return error.hint(),
             Self::Host { .. } => return None,
             Self::Recipe(source) => return source.hint(),

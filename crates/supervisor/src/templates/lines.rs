@@ -21,7 +21,7 @@ const MAX_LINE: usize = 1024;
 const LAST_LINES: usize = 12;
 
 /// The signals that end a build, for all of its steps.
-pub(super) fn signals() -> io::Result<SignalQueue> {
+pub(crate) fn signals() -> io::Result<SignalQueue> {
     SignalQueue::new(&SIGNALS)
 }
 

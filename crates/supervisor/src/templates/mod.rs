@@ -9,18 +9,26 @@ mod build;
 mod error;
 mod lines;
 mod order;
+mod step;
 
 use std::path::Path;
 
+use offleash_core::build::TEMPLATE_SCHEME;
+use offleash_core::spec::ImageSpec;
 use offleash_core::template::TemplateName;
+use offleash_images::ImageStore;
 use offleash_store::{
     AbandonedLayer, FileError, HeldTemplate, HostIdentity, StateDirectory, TakeOutcome, TemplateRecord, TemplateStore,
     remove_directory,
 };
 
 pub use self::build::{BuildRequest, Progress, USUAL_DISK, build};
+pub(crate) use self::build::{MAX_FILES, network_of};
 pub use self::error::TemplateError;
+pub(crate) use self::lines::signals;
 pub use self::order::{BUILD_ROLE, BuildEvent, BuildOrder, BuildWatcher};
+pub(crate) use self::step::{StepCommand, StepSandbox};
+use crate::images;
 use offleash_planner::base::{ReadyBase, remove_layer};
 
 /// A template in a list.
@@ -46,7 +54,7 @@ pub fn list(state: &StateDirectory) -> Result<Vec<TemplateListing>, TemplateErro
         let in_use = templates.is_used(&name)?;
         if let Ok(Some(held)) = templates.hold(&name) {
             listed.push(TemplateListing {
-                outdated: held.record().base != now,
+                outdated: is_outdated(held.record(), &now),
                 record: held.record().clone(),
                 in_use,
             });
@@ -66,7 +74,7 @@ pub fn inspect(state: &StateDirectory, name: &TemplateName) -> Result<TemplateLi
         .hold(name)?
         .ok_or_else(|| TemplateError::Missing { name: name.clone() })?;
     Ok(TemplateListing {
-        outdated: held.record().base != ReadyBase::system_stamp(),
+        outdated: is_outdated(held.record(), &ReadyBase::system_stamp()),
         record: held.record().clone(),
         in_use,
     })
@@ -125,7 +133,7 @@ pub(crate) fn hold(state: &Path, name: &TemplateName) -> Result<HeldTemplate, Te
 /// It is used all the same: it holds whole files, and where they do not fit the host's any more, programs in it fail and
 /// nothing else does.
 pub fn outdated(record: &TemplateRecord) -> Option<String> {
-    (record.base != ReadyBase::system_stamp()).then(|| {
+    is_outdated(record, &ReadyBase::system_stamp()).then(|| {
         format!(
             "the host's packages have changed since template `{}` was built ({}); if something in it fails, build it again \
              with `offleash template build`",
@@ -134,8 +142,31 @@ pub fn outdated(record: &TemplateRecord) -> Option<String> {
     })
 }
 
+/// One that is an image holds all of its system itself.
+fn is_outdated(record: &TemplateRecord, now: &str) -> bool {
+    record.image.is_none() && record.base != now
+}
+
+/// What a sandbox of a template is that is an image; `None` for one that lies over the host's system.
+///
+/// # Errors
+/// `Missing`; when the image cannot be opened.
+pub fn image_root(state: &Path, name: &TemplateName) -> Result<Option<ImageSpec>, TemplateError> {
+    let held = hold(state, name)?;
+    let Some(image) = &held.record().image else {
+        return Ok(None);
+    };
+    let store = ImageStore::in_directory(state)?;
+    let spec = images::specify(&store, &image.digest)?;
+    Ok(Some(ImageSpec {
+        name: format!("{TEMPLATE_SCHEME}{name}"),
+        template: Some(name.clone()),
+        ..spec
+    }))
+}
+
 /// What cannot be removed now stays until the next time.
-fn remove_abandoned(templates: &TemplateStore) {
+pub(crate) fn remove_abandoned(templates: &TemplateStore) {
     for abandoned in templates.abandoned().into_iter().flatten() {
         let _removed = discard(&abandoned);
     }
