@@ -33,7 +33,8 @@ pub(crate) use remote::{
 };
 pub(crate) use serve::{KeyCommand, KeyCreateArgs, KeyRemoveArgs, ListenAt, LogArg, ServeArgs};
 pub(crate) use snapshot::{
-    CheckpointArgs, CheckpointsArgs, RestoreArgs, SnapshotCommand, SnapshotCreateArgs, SnapshotIdsArgs, SnapshotLsArgs,
+    CheckpointArgs, CheckpointsArgs, RestoreArgs, SnapshotCommand, SnapshotCreateArgs, SnapshotExportArgs,
+    SnapshotIdsArgs, SnapshotImportArgs, SnapshotLsArgs,
 };
 pub(crate) use template::{
     TemplateBuildArgs, TemplateCommand, TemplateInspectArgs, TemplateLsArgs, TemplatePruneArgs, TemplateRmArgs,

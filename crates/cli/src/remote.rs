@@ -1,5 +1,6 @@
 //! The commands that ask a daemon: Docker's verbs for its sandboxes.
 
+mod archive;
 mod arrival;
 mod copy;
 mod create;

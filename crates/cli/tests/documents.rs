@@ -18,7 +18,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use offleash_core::limits::{LIMITS, LimitUnit};
+use offleash_core::limits::{LimitName, LimitUnit};
 use offleash_core::policy::{KeyDoc, Policy, reference};
 use offleash_core::protected::{GIT_LINK, PROTECTED_NAMES};
 use support::{Site, stdout};
@@ -56,7 +56,7 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 54] = [
+const COMMANDS: [&[&str]; 70] = [
     &[],
     &["run"],
     &["diff"],
@@ -78,6 +78,16 @@ const COMMANDS: [&[&str]; 54] = [
     &["pause"],
     &["resume"],
     &["fork"],
+    &["snapshot"],
+    &["snapshot", "create"],
+    &["snapshot", "ls"],
+    &["snapshot", "rm"],
+    &["snapshot", "inspect"],
+    &["snapshot", "export"],
+    &["snapshot", "import"],
+    &["checkpoint"],
+    &["checkpoints"],
+    &["restore"],
     &["port"],
     &["doctor"],
     &["explain"],
@@ -111,6 +121,12 @@ const COMMANDS: [&[&str]; 54] = [
     &["image", "inspect"],
     &["image", "rm"],
     &["image", "prune"],
+    &["volume"],
+    &["volume", "create"],
+    &["volume", "ls"],
+    &["volume", "inspect"],
+    &["volume", "rm"],
+    &["volume", "cp"],
 ];
 const LAST_COMMAND: &[&str] = &["completions"];
 
@@ -176,7 +192,7 @@ fn limits_table() -> String {
         "{}| flag | policy key | default | takes | at least | bounds |\n|---|---|---|---|---|---|\n",
         prose::LIMITS_BEGINNING
     );
-    for row in &LIMITS {
+    for row in LimitName::ALL.map(LimitName::row) {
         let takes = match row.unit {
             LimitUnit::Cpus => "CPUs",
             LimitUnit::Time => "time",

@@ -473,7 +473,13 @@ impl LimitName {
         &LIMITS[self as usize]
     }
 
-    /// Whether it bounds what a run changes, and so holds for what that leaves, whenever it was found.
+    /// Whether it bounds what is left when a sandbox has ended, in its workspace or in a volume, and so holds whenever it was
+    /// found.
+    pub fn is_of_what_is_left(self) -> bool {
+        self.is_of_changes() || matches!(self, Self::Volume | Self::VolumeInodes)
+    }
+
+    /// Whether it bounds what a run changes in its workspace.
     pub fn is_of_changes(self) -> bool {
         matches!(self, Self::Workspace | Self::Inodes | Self::Depth)
     }

@@ -75,8 +75,6 @@ pub struct SnapshotsConfig {
     /// What the snapshots of one key and the checkpoints of its sandboxes take on disk together, MiB, those that are shared
     /// counted each time.
     pub max_mib: u64,
-    /// How often each sandbox that runs has a checkpoint made by itself; never if zero.
-    pub checkpoint_every: Duration,
 }
 
 impl Default for SnapshotsConfig {
@@ -85,7 +83,6 @@ impl Default for SnapshotsConfig {
             max: 100,
             max_checkpoints: 20,
             max_mib: 100 * 1024,
-            checkpoint_every: Duration::ZERO,
         }
     }
 }

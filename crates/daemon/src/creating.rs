@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use crate::admission::AdmissionControl;
 use crate::caller::Caller;
-use crate::carrying::ContextCarrier;
 use crate::config::DaemonConfig;
 use crate::create_spec::CreateSpec;
 use crate::daemon_core::DaemonCore;
@@ -15,14 +14,12 @@ use crate::error::DaemonError;
 use crate::history::EndCause;
 use crate::jobs::CallerPresence;
 use crate::making::SandboxMaker;
-use crate::origins::OriginFinder;
 use crate::pool::ReadyPool;
 use crate::random;
 use crate::request::CreateRequest;
+use crate::sandbox_sources::SandboxSources;
 use crate::sandboxes::{Reservation, SandboxEntry};
-use crate::snapshots::SnapshotStore;
 use crate::view::SandboxView;
-use crate::volumes::VolumeService;
 
 /// How long the answer to a request is waited for that the same request, repeated, is in the middle of.
 const REPEATED_TIMEOUT: Duration = Duration::from_secs(30);
@@ -34,10 +31,7 @@ pub(crate) struct SandboxCreator {
     config: Arc<DaemonConfig>,
     admission: Arc<AdmissionControl>,
     pool: Arc<ReadyPool>,
-    origins: Arc<OriginFinder>,
-    snapshots: Arc<SnapshotStore>,
-    volumes: Arc<VolumeService>,
-    carrier: Arc<ContextCarrier>,
+    sources: SandboxSources,
     maker: Arc<SandboxMaker>,
     ender: Arc<SandboxEnder>,
 }
@@ -48,10 +42,7 @@ impl SandboxCreator {
         config: Arc<DaemonConfig>,
         admission: Arc<AdmissionControl>,
         pool: Arc<ReadyPool>,
-        origins: Arc<OriginFinder>,
-        snapshots: Arc<SnapshotStore>,
-        volumes: Arc<VolumeService>,
-        carrier: Arc<ContextCarrier>,
+        sources: SandboxSources,
         maker: Arc<SandboxMaker>,
         ender: Arc<SandboxEnder>,
     ) -> Self {
@@ -60,10 +51,7 @@ impl SandboxCreator {
             config,
             admission,
             pool,
-            origins,
-            snapshots,
-            volumes,
-            carrier,
+            sources,
             maker,
             ender,
         }
@@ -81,18 +69,22 @@ impl SandboxCreator {
         if self.core.jobs.is_draining() {
             return Err(DaemonError::Draining);
         }
-        let snapshot = self.snapshots.begin_create(caller, &mut request).await?;
+        let snapshot = self.sources.snapshots.begin_create(caller, &mut request).await?;
         let mut spec = CreateSpec::of(caller, request, &self.config)?;
         // It stays in place until the sandbox itself holds it.
-        spec.held = self.origins.ready(caller, &spec.request.template).await?;
+        spec.held = self.sources.origins.ready(caller, &spec.request.template).await?;
         spec.specification.build = spec.origin().build;
         if let Some(snapshot) = snapshot {
             snapshot.check(&spec.specification)?;
             spec.specification.snapshot = Some(snapshot.id);
             (spec.snapshot, spec.saved) = (Some(snapshot.held), snapshot.saved);
         }
-        spec.specification.volumes = self.volumes.mounts(caller, spec.request.volumes.clone()).await?;
-        spec.volumes_mib = self.volumes.size_of(caller).await?;
+        spec.specification.volumes = self
+            .sources
+            .volumes
+            .mounts(caller, spec.request.volumes.clone())
+            .await?;
+        spec.volumes_mib = self.sources.volumes.size_of(caller).await?;
         let listener = CallerPresence::default();
         let (creator, listens) = (Arc::clone(self), listener.is_there());
         let created = self.core.jobs.detached(async move {
@@ -132,7 +124,7 @@ impl SandboxCreator {
             },
         };
         self.maker.settle(&entry, spec);
-        if let Err(error) = self.carrier.load(&entry, &spec.saved).await {
+        if let Err(error) = self.sources.carrier.load(&entry, &spec.saved).await {
             let cause = EndCause::killed("its contexts could not load what they had saved");
             self.ender.end_in_background(&entry, cause);
             return Err(error);

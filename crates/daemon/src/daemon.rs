@@ -40,6 +40,7 @@ use crate::readiness::{ReadinessCheck, ReadinessObstacle};
 use crate::records::SandboxRecords;
 use crate::registry_handle::RegistryHandle;
 use crate::sampling::UsageSampler;
+use crate::sandbox_sources::SandboxSources;
 use crate::sandboxes::SandboxTable;
 use crate::secrets::SecretStore;
 use crate::snapshots::{CheckpointStore, SnapshotStore};
@@ -251,15 +252,18 @@ impl DaemonServices {
             Arc::clone(&templates),
             Arc::clone(&carrier),
         ));
+        let sources = SandboxSources {
+            origins,
+            snapshots: Arc::clone(&snapshots),
+            volumes: Arc::clone(&volumes),
+            carrier,
+        };
         let creator = Arc::new(SandboxCreator::new(
             core.clone(),
             Arc::clone(&config),
             Arc::clone(&admission),
             Arc::clone(&pool),
-            Arc::clone(&origins),
-            Arc::clone(&snapshots),
-            Arc::clone(&volumes),
-            Arc::clone(&carrier),
+            sources.clone(),
             Arc::clone(&maker),
             Arc::clone(&ender),
         ));
@@ -267,9 +271,7 @@ impl DaemonServices {
             core.clone(),
             Arc::clone(&config),
             Arc::clone(&admission),
-            origins,
-            Arc::clone(&volumes),
-            carrier,
+            sources,
             Arc::clone(&maker),
             Arc::clone(&ender),
         ));

@@ -24,7 +24,7 @@ use tokio::time::timeout;
 
 use crate::admission::AdmissionControl;
 use crate::caller::Caller;
-use crate::carrying::{CarriedContexts, ContextCarrier};
+use crate::carrying::CarriedContexts;
 use crate::config::DaemonConfig;
 use crate::copying;
 use crate::create_spec::{CreateSpec, check_ptrace};
@@ -34,14 +34,13 @@ use crate::error::DaemonError;
 use crate::history::{EndCause, who};
 use crate::jobs::CallerPresence;
 use crate::making::SandboxMaker;
-use crate::origins::OriginFinder;
 use crate::random;
-use crate::registry::{Change, SandboxState};
+use crate::registry::Change;
 use crate::request::{CreateRequest, LimitsRequest, NAME_LABEL, NetworkSettings, OnTimeout};
+use crate::sandbox_sources::SandboxSources;
 use crate::sandboxes::{Reservation, SandboxClaim, SandboxEntry};
 use crate::specification::{self, Specification};
 use crate::view::SandboxView;
-use crate::volumes::VolumeService;
 
 /// Most forks that one request makes.
 pub const MAX_FORKS: u32 = 20;
@@ -97,9 +96,7 @@ pub(crate) struct SandboxForker {
     core: DaemonCore,
     config: Arc<DaemonConfig>,
     admission: Arc<AdmissionControl>,
-    origins: Arc<OriginFinder>,
-    volumes: Arc<VolumeService>,
-    carrier: Arc<ContextCarrier>,
+    sources: SandboxSources,
     maker: Arc<SandboxMaker>,
     ender: Arc<SandboxEnder>,
     /// Places for forks whose files are being copied.
@@ -111,9 +108,7 @@ impl SandboxForker {
         core: DaemonCore,
         config: Arc<DaemonConfig>,
         admission: Arc<AdmissionControl>,
-        origins: Arc<OriginFinder>,
-        volumes: Arc<VolumeService>,
-        carrier: Arc<ContextCarrier>,
+        sources: SandboxSources,
         maker: Arc<SandboxMaker>,
         ender: Arc<SandboxEnder>,
     ) -> Self {
@@ -121,9 +116,7 @@ impl SandboxForker {
             core,
             config,
             admission,
-            origins,
-            volumes,
-            carrier,
+            sources,
             maker,
             ender,
             places: Semaphore::new(MAX_COPYING),
@@ -206,7 +199,7 @@ impl SandboxForker {
         timeout: Duration,
     ) -> Result<CreateSpec, DaemonError> {
         let (mut row, specification) = (source.row(), source.specification());
-        let held = self.origins.again(&source.origin()).await?;
+        let held = self.sources.origins.again(&source.origin()).await?;
         if held.origin().build != specification.build {
             // What it wrote says nothing of what lies below.
             return Err(DaemonError::conflict(
@@ -249,7 +242,7 @@ impl SandboxForker {
                 network,
                 network_pending: false,
                 zygote: None,
-                volumes: self.volumes.of_fork(specification.volumes.clone()).await?,
+                volumes: self.sources.volumes.of_fork(specification.volumes.clone()).await?,
                 fork_of: Some(row.id),
                 checkpoint: None,
                 level: String::new(),
@@ -260,7 +253,7 @@ impl SandboxForker {
             held,
             snapshot: self.core.host.hold_snapshot(specification.snapshot.as_deref()).await?,
             saved: Vec::new(),
-            volumes_mib: self.volumes.size_of(caller).await?,
+            volumes_mib: self.sources.volumes.size_of(caller).await?,
         })
     }
 
@@ -299,14 +292,14 @@ impl SandboxForker {
                 None => Ok(Vec::new()),
             };
         };
-        runs(source)?;
+        source.check_runs()?;
         // Before its turn: cells may take long, and whoever ends the source meanwhile shall not wait for them. Dropped after
         // it moves again, since a driver that stands still removes no file.
-        let contexts = self.carrier.save(source, carried).await?;
+        let contexts = self.sources.carrier.save(source, carried).await?;
         // The place comes before its turn, too, for others may be copied for long.
         let place = self.place().await?;
         let turn = source.turn_soon().await?;
-        runs(source)?;
+        source.check_runs()?;
         let network = NetworkSettings {
             named_by_owner: spec.specification.network.named_by_owner,
             ..source.specification().network.clone()
@@ -417,20 +410,12 @@ impl SandboxForker {
         }
         self.maker.settle(entry, spec);
         drop(turn);
-        if let Err(error) = self.carrier.load(entry, saved).await {
+        if let Err(error) = self.sources.carrier.load(entry, saved).await {
             let cause = EndCause::killed("its contexts could not load what they had saved");
             self.ender.end_in_background(entry, cause);
             return Err(error);
         }
         Ok(())
-    }
-}
-
-pub(crate) fn runs(source: &SandboxEntry) -> Result<(), DaemonError> {
-    match source.state() {
-        SandboxState::Running => Ok(()),
-        SandboxState::Paused => Err(DaemonError::conflict(source.name(), "is paused")),
-        _ => Err(DaemonError::not_found(source.name())),
     }
 }
 

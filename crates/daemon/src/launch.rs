@@ -315,7 +315,6 @@ mod tests {
             state: Text(Vec::new()),
             directory: Text(Vec::new()),
             template: Template::System,
-            snapshot: None,
             env: Vec::new(),
             level: None,
             min_level: None,
@@ -327,6 +326,7 @@ mod tests {
             wants_copy: false,
             is_copied: false,
             volumes: Vec::new(),
+            snapshot: None,
             longest_hold_ms: None,
         }
     }

@@ -47,6 +47,7 @@ mod registry_handle;
 mod remains;
 mod request;
 mod sampling;
+mod sandbox_sources;
 mod sandboxes;
 mod secret_use;
 mod secrets;

@@ -22,7 +22,7 @@ pub(crate) struct TemplateOrigin {
 #[derive(Debug)]
 pub(crate) enum HeldOrigin {
     Base,
-    Template(HeldTemplate),
+    Template(Box<HeldTemplate>),
     Image(HeldImage),
 }
 
@@ -53,7 +53,7 @@ impl HeldOrigin {
 
 impl From<Option<HeldTemplate>> for HeldOrigin {
     fn from(template: Option<HeldTemplate>) -> Self {
-        template.map_or(Self::Base, Self::Template)
+        template.map_or(Self::Base, |template| Self::Template(Box::new(template)))
     }
 }
 

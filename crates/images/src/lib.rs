@@ -5,6 +5,7 @@ mod digest;
 mod error;
 mod load;
 mod manifest;
+mod pack;
 mod pattern;
 mod progress;
 mod pull;
@@ -22,6 +23,7 @@ pub use digest::{DigestError, ImageDigest};
 pub use error::ImageError;
 pub use load::{LoadOrder, LoadSource, stem_of};
 pub use manifest::ImageConfig;
+pub use pack::{PackedPart, pack_layer};
 pub use pattern::{ImagePattern, PatternError};
 pub use progress::{ImageProgress, NoProgress, ProgressStep};
 pub use pull::{PullOrder, PulledImage};
@@ -31,4 +33,4 @@ pub use store::{
     HeldImage, IdNamespace, ImageLease, ImageListing, ImageRecord, ImageRoot, ImageStore, KeptName, PruneReport,
     RemovedImage,
 };
-pub use unpack::{LayerError, LayerOwnership, LayerRefusal, LayerReport, UnpackLimits};
+pub use unpack::{LayerError, LayerOwnership, LayerRefusal, LayerReport, UnpackLimits, unpack_archive};

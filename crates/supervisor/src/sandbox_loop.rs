@@ -170,8 +170,9 @@ impl LoopFindings {
     }
 
     fn hit(&mut self, hit: LimitHit) {
-        // What was changed is too much also when the command has ended before it was found: nobody is told again.
-        let is_to_be_kept = hit.effect != LimitEffect::Killed || (self.ending.is_some() && hit.limit.is_of_changes());
+        // What is left is too much also when the command has ended before it was found: nobody is told again.
+        let is_to_be_kept =
+            hit.effect != LimitEffect::Killed || (self.ending.is_some() && hit.limit.is_of_what_is_left());
         match is_to_be_kept {
             true if self.limits_hit.contains(&hit) => {}
             true => self.limits_hit.push(hit),
@@ -484,10 +485,9 @@ mod tests {
             found.hit(killed(limit));
             (found.ending, found.limits_hit)
         };
-        assert_eq!(
-            found(LimitName::Workspace),
-            (Some(ended()), vec![killed(LimitName::Workspace)])
-        );
+        for limit in [LimitName::Workspace, LimitName::Volume, LimitName::VolumeInodes] {
+            assert_eq!(found(limit), (Some(ended()), vec![killed(limit)]));
+        }
         assert_eq!(found(LimitName::Memory), (Some(ended()), Vec::new()));
     }
 

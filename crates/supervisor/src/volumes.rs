@@ -73,10 +73,8 @@ impl HeldVolumes {
     /// # Errors
     /// When something cannot be given away.
     pub(crate) fn give_to_worker(&self) -> Result<(), VolumeError> {
-        let written = self.0.iter().filter(|mounted| mounted.mount.access == MountAccess::Rw);
-        written
-            .map(|mounted| mounted.volume.content()?.give_all_to_worker())
-            .collect()
+        let mut written = self.0.iter().filter(|mounted| mounted.mount.access == MountAccess::Rw);
+        written.try_for_each(|mounted| mounted.volume.content()?.give_all_to_worker())
     }
 
     /// What planning has to know of them.

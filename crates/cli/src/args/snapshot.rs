@@ -1,5 +1,7 @@
 //! The arguments of snapshots and checkpoints.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 use offleash_core::id::SandboxName;
 
@@ -13,6 +15,10 @@ pub(crate) enum SnapshotCommand {
     Rm(SnapshotIdsArgs),
     /// Show all that the daemon knows of snapshots, as JSON.
     Inspect(SnapshotIdsArgs),
+    /// Write a snapshot to a file, as a layer of an image with a description in it.
+    Export(SnapshotExportArgs),
+    /// Make a snapshot of such a file, and print its id. The file need not be trusted.
+    Import(SnapshotImportArgs),
 }
 
 #[derive(Debug, Args)]
@@ -44,6 +50,26 @@ pub(crate) struct SnapshotIdsArgs {
     /// The snapshots, by id or name.
     #[arg(value_name = "SNAPSHOT", required = true)]
     pub(crate) ids: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SnapshotExportArgs {
+    /// The snapshot, by its id or its name.
+    #[arg(value_name = "SNAPSHOT")]
+    pub(crate) id: String,
+    /// The file, which must not exist.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SnapshotImportArgs {
+    /// What it is called. [default: as the one that was written]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<SandboxName>,
+    /// The file.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
 }
 
 #[derive(Debug, Args)]

@@ -8,7 +8,7 @@ use offleash_core::id::SandboxName;
 use serde_json::{Value, json};
 
 use super::table::Table;
-use super::{client, field, line, print_json, text};
+use super::{archive, client, field, line, print_json, text};
 use crate::args::{
     CheckpointArgs, CheckpointsArgs, RestoreArgs, SnapshotCommand, SnapshotCreateArgs, SnapshotIdsArgs, SnapshotLsArgs,
 };
@@ -21,10 +21,12 @@ pub(crate) fn snapshot(command: &SnapshotCommand, state: Option<&Path>) -> Resul
         SnapshotCommand::Ls(arguments) => ls(&client, arguments),
         SnapshotCommand::Rm(arguments) => rm(&client, arguments),
         SnapshotCommand::Inspect(arguments) => inspect(&client, arguments),
+        SnapshotCommand::Export(arguments) => archive::export(&client, arguments, state),
+        SnapshotCommand::Import(arguments) => archive::import(&client, arguments, state),
     }
 }
 
-fn path_of(which: &str) -> String {
+pub(super) fn path_of(which: &str) -> String {
     format!("/v1/snapshots/{}", encoded(which))
 }
 

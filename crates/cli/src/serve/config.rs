@@ -172,6 +172,7 @@ fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Wrong> 
         admission,
         pool,
         zygotes,
+        snapshots,
         ..
     } = tables;
     let mut config = DaemonConfig {
@@ -245,6 +246,9 @@ fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Wrong> 
     set(min_disk_mib, admission.min_disk_mib);
     config.pool = templates::warm_pool(pool, config.pool)?;
     set(&mut config.zygotes.max, zygotes.max);
+    set(&mut config.snapshots.max, snapshots.max);
+    set(&mut config.snapshots.max_checkpoints, snapshots.max_checkpoints);
+    set(&mut config.snapshots.max_mib, snapshots.max_mib);
     set(&mut config.zygotes.idle, zygotes.idle_seconds.map(Duration::from_secs));
     templates::built(&tables.templates, &mut config.templates)?;
     images::images(&tables.images, &mut config.images)?;

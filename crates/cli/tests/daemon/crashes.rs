@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use offleash_daemon::{Caller, CreateRequest, Daemon, ListFilter};
+use offleash_daemon::{Caller, CreateRequest, Daemon, ListFilter, SnapshotFilter, SnapshotRequest};
 
 use super::world::{World, config, eventually, output, supervisors_below, test, within};
 
@@ -138,4 +138,139 @@ fn run_and_kill(world: &World, wait: Duration) -> (Vec<String>, Vec<String>) {
     child.kill().unwrap();
     child.wait().unwrap();
     reader.join().unwrap()
+}
+
+/// Not a test: what the test below starts, and kills.
+#[test]
+#[ignore = "the daemon that another test kills"]
+fn a_daemon_that_makes_snapshots_without_end() {
+    let Some(state) = std::env::var_os(STATE) else { return };
+    test(async {
+        let daemon = Daemon::open(config(Path::new(&state))).await.unwrap();
+        let me = Caller::local();
+        let page = daemon.list(&me, &ListFilter::default()).unwrap();
+        let sandbox = page.sandboxes.into_iter().next().unwrap();
+        told("ready");
+        for number in 0_u32.. {
+            let supervisor = daemon.supervisor(&sandbox.id).await.unwrap();
+            output(&supervisor, &format!("echo {number} >~/number")).await;
+            let request = SnapshotRequest::default();
+            let snapshot = daemon.create_snapshot(&me, &sandbox.id, request).await.unwrap();
+            told(&format!("made {} {number}", snapshot.id));
+            let checkpoint = daemon.create_checkpoint(&me, &sandbox.id, None).await.unwrap();
+            told(&format!("checkpoint {} {number}", checkpoint.id));
+            daemon.restore(&me, &sandbox.id, &checkpoint.id).await.unwrap();
+            if number % 2 == 1 {
+                told(&format!("ending {}", snapshot.id));
+                daemon.remove_snapshot(&me, &snapshot.id).await.unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn a_daemon_that_is_killed_while_it_makes_snapshots_loses_none_and_leaves_no_half_of_one() {
+    let points = std::env::var(POINTS)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(8);
+    test(async {
+        let world = World::new();
+        let me = Caller::local();
+        for point in 0..points {
+            let daemon = world.daemon().await;
+            let sandbox = within(daemon.create(&me, CreateRequest::default())).await.unwrap();
+            let supervisor = daemon.supervisor(&sandbox.id).await.unwrap();
+            output(&supervisor, "seq 2000 >~/lines; echo none >~/number").await;
+            within(daemon.drain()).await;
+            world.close(daemon).await;
+            let mut random = [0; 2];
+            rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).unwrap();
+            let wait = Duration::from_micros(u64::from(u16::from_le_bytes(random)) * 10);
+            let lines = lines_of_killed(&world, "crashes::a_daemon_that_makes_snapshots_without_end", wait);
+            let told = |word: &str| -> Vec<(String, String)> {
+                let of_word = lines.iter().filter_map(|line| line.strip_prefix(word));
+                of_word
+                    .map(|line| line.trim_start().split_once(' ').unwrap_or((line.trim_start(), "")))
+                    .map(|(id, number)| (id.to_owned(), number.to_owned()))
+                    .collect()
+            };
+            let daemon = world.daemon().await;
+            let page = daemon.list_snapshots(&me, &SnapshotFilter::default()).unwrap();
+            let listed: Vec<String> = page.snapshots.into_iter().map(|view| view.id).collect();
+            let ending = told("ending ");
+            for (id, number) in told("made ") {
+                if ending.iter().any(|(ended, _)| *ended == id) {
+                    continue;
+                }
+                assert!(listed.contains(&id), "point {point}: snapshot {id} is lost: {lines:?}");
+                let request = CreateRequest {
+                    snapshot: Some(id),
+                    ..CreateRequest::default()
+                };
+                let copy = within(daemon.create(&me, request)).await.unwrap();
+                let its = daemon.supervisor(&copy.id).await.unwrap();
+                let said = output(&its, "cat ~/number; wc -l <~/lines").await;
+                assert_eq!(said, format!("{number}\n2000\n"), "point {point}");
+                within(daemon.kill(&me, &copy.id)).await.unwrap();
+            }
+            let (checkpoints, _) = daemon.list_checkpoints(&me, &sandbox.id).unwrap();
+            for (id, _) in told("checkpoint ") {
+                assert!(
+                    checkpoints.iter().any(|view| view.id == id),
+                    "point {point}: checkpoint {id} is lost"
+                );
+            }
+            // Whatever was being done with it, it is there, with what it had at some moment.
+            let supervisor = within(daemon.supervisor(&sandbox.id)).await.unwrap();
+            assert_eq!(output(&supervisor, "wc -l <~/lines").await, "2000\n", "point {point}");
+            let known: Vec<String> = checkpoints.into_iter().map(|view| view.id).chain(listed).collect();
+            within(daemon.kill(&me, &sandbox.id)).await.unwrap();
+            within(daemon.drain()).await;
+            world.close(daemon).await;
+            // What was still used a moment ago goes with the next start.
+            let daemon = world.daemon().await;
+            let found = std::fs::read_dir(world.site.state().join("snapshots"))
+                .unwrap()
+                .flatten();
+            let unknown: Vec<_> = found
+                .map(|found| found.file_name().into_string().unwrap())
+                .filter(|name| !known.contains(name))
+                .collect();
+            assert!(unknown.is_empty(), "point {point}: {unknown:?} are nobody's");
+            let page = daemon.list_snapshots(&me, &SnapshotFilter::default()).unwrap();
+            for view in page.snapshots {
+                within(daemon.remove_snapshot(&me, &view.id)).await.unwrap();
+            }
+            within(daemon.drain()).await;
+            world.close(daemon).await;
+            let left = std::fs::read_dir(world.site.state().join("snapshots")).unwrap().count();
+            assert_eq!(left, 0, "point {point}");
+        }
+        world.emptied().await;
+    });
+}
+
+/// Runs a daemon for a time after it is ready, and kills it; answers what it told.
+fn lines_of_killed(world: &World, name: &str, wait: Duration) -> Vec<String> {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--ignored", "--nocapture"])
+        .env(STATE, world.site.state())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap())
+        .lines()
+        .map_while(Result::ok);
+    let ready = lines.find(|line| line == "ready" || line.contains("panicked"));
+    assert_eq!(ready.as_deref(), Some("ready"));
+    let reader = std::thread::spawn(move || lines.collect::<Vec<String>>());
+    std::thread::sleep(wait);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let lines = reader.join().unwrap();
+    assert!(!lines.iter().any(|line| line.contains("panicked")), "{lines:?}");
+    lines
 }

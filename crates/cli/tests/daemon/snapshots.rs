@@ -131,7 +131,7 @@ fn a_snapshot_of_one_that_writes_is_of_one_moment() {
             "mkdir ~/many; cd ~/many; seq 2000 | xargs touch; head -c 20M /dev/urandom >~/large",
         )
         .await;
-        let write = "i=0; while :; do i=$((i+1)); echo $i >~/first; echo $i >~/second; rm -rf ~/d$((i%7)); \
+        let write = "i=0; while :; do i=$((i+1)); echo $i >~/t; mv ~/t ~/first; echo $i >~/t; mv ~/t ~/second; rm -rf ~/d$((i%7)); \
                      mkdir ~/d$((i%7)); echo $i >~/d$((i%7))/x; mv ~/many/1 ~/many/one 2>/dev/null || mv ~/many/one ~/many/1; done";
         output(&of_source, &format!("({write}) >/dev/null 2>&1 &")).await;
         for _ in 0..3 {
@@ -380,8 +380,10 @@ fn a_sandbox_is_put_back_to_what_it_was() {
         let other = create(&daemon).await;
         let unknown = within(daemon.restore(&me, &other.id, &first.id)).await.unwrap_err();
         assert_eq!(unknown.kind(), ErrorKind::NotFound, "it is another one's");
-        let mut of_checkpoint = offleash_daemon::CreateRequest::default();
-        of_checkpoint.snapshot = Some(first.id.clone());
+        let of_checkpoint = offleash_daemon::CreateRequest {
+            snapshot: Some(first.id.clone()),
+            ..offleash_daemon::CreateRequest::default()
+        };
         assert!(
             within(daemon.create(&me, of_checkpoint)).await.is_err(),
             "a checkpoint is no snapshot"

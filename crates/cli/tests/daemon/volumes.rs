@@ -12,7 +12,7 @@ use offleash_daemon::{
     VolumeMountRequest, VolumeRequest,
 };
 
-use super::world::{World, config, kill, output, supervisors_below, test, within};
+use super::world::{World, config, eventually, kill, output, supervisors_below, test, within};
 
 /// Says to the test's own program that it is to be a daemon, and for which state directory.
 const STATE: &str = "OFFLEASH_TEST_VOLUMES_STATE";
@@ -126,7 +126,12 @@ fn the_quota_of_a_volume_counts_as_a_disk() {
         let sandbox = within(daemon.create(&owner, CreateRequest::default())).await.unwrap();
         exceeded(within(daemon.create_volume(&owner, request("b"))).await.unwrap_err());
         within(daemon.kill(&owner, &sandbox.id)).await.unwrap();
-        world.emptied().await;
+        // It counts until nothing of it is left.
+        eventually("the end of a sandbox", || {
+            let counts = daemon.counts();
+            (counts.running + counts.changing == 0).then_some(())
+        })
+        .await;
         within(daemon.create_volume(&owner, request("b"))).await.unwrap();
         exceeded(
             within(daemon.create(&owner, CreateRequest::default()))

@@ -6,7 +6,7 @@ use std::process::{Output, Stdio};
 
 use rustix::process::Signal;
 
-use super::support::processes::{read_until, signal, start, wait};
+use super::support::processes::{eventually, read_until, signal, start, wait};
 use super::support::{Site, is_root, stderr, stdout};
 use super::with_busybox;
 
@@ -204,6 +204,7 @@ fn what_cannot_be_built_is_refused_with_a_hint() {
             "FROM localhost/box:t\nCOPY ../../etc/passwd /x\n",
             "there is no `../../etc/passwd`",
         ),
+        ("FROM localhost/box:t\nUSER nobody-here\n", "which it does not have"),
         (
             "FROM localhost/box:t\nUSER nobody-here\nRUN true\n",
             "which it does not have",
@@ -361,4 +362,41 @@ fn a_killed_build_leaves_nothing_half_and_two_at_once_do_not_meet() {
     }
     assert!(!site.state().join("templates/killed").exists());
     assert!(!Path::new("/half").exists());
+}
+
+#[test]
+fn sandboxes_of_a_server_are_made_of_such_templates() {
+    let Some(site) = with_busybox() else { return };
+    write(
+        &site,
+        "Dockerfile",
+        "FROM localhost/box:t\nENV GREETING=hello\nRUN echo made > /opt/made\nUSER app\nWORKDIR /tmp\n",
+    );
+    build(&site, "served", &["-q"]);
+    let mut serve = site.offleash(["serve", "--listen", "127.0.0.1:0"]);
+    let mut server = start(serve.stdout(Stdio::null()).stderr(Stdio::null()));
+    eventually("the server's socket", || {
+        site.state().join("api.sock").exists().then_some(())
+    });
+    let id = site.succeed(["create", "--template", "served"]);
+    let id = id.trim();
+    let script = "whoami; echo $GREETING; cat /opt/made; echo mine > /tmp/mine";
+    let seen = site.succeed(["exec", id, "--", "sh", "-c", script]);
+    assert_eq!(seen, "app\nhello\nmade\n");
+    assert!(
+        site.refuse(["template", "rm", "served"])
+            .contains("is used by sandboxes")
+    );
+    site.succeed(["pause", id]);
+    site.succeed(["resume", id]);
+    assert_eq!(site.succeed(["exec", id, "--", "cat", "/tmp/mine"]), "mine\n");
+    site.succeed(["kill", id]);
+    // What waits for a next create is of the build before, and ends.
+    write(&site, "Dockerfile", "FROM localhost/box:t\nRUN echo anew > /opt/made\n");
+    build(&site, "served", &["-q"]);
+    let id = site.succeed(["create", "--template", "served"]);
+    assert_eq!(site.succeed(["exec", id.trim(), "--", "cat", "/opt/made"]), "anew\n");
+    site.succeed(["kill", id.trim()]);
+    signal(&server, Signal::TERM);
+    wait(&mut server);
 }

@@ -117,6 +117,14 @@ impl Registry {
         Ok(self.snapshots_where("id = ?1", [id])?.pop())
     }
 
+    /// Those of this id or name.
+    ///
+    /// # Errors
+    /// When the registry cannot be read.
+    pub fn snapshots_called(&self, which: &str) -> Result<Vec<SnapshotRow>, RegistryError> {
+        self.snapshots_where("id = ?1 OR name = ?1", [which])
+    }
+
     fn snapshots_where(
         &self,
         condition: &str,

@@ -128,6 +128,16 @@ impl SandboxEntry {
         look(&self.facts())
     }
 
+    /// # Errors
+    /// `Conflict` if it is paused, `NotFound` if it ends or has ended.
+    pub(crate) fn check_runs(&self) -> Result<(), DaemonError> {
+        match self.state() {
+            SandboxState::Running => Ok(()),
+            SandboxState::Paused => Err(DaemonError::conflict(self.name(), "is paused")),
+            _ => Err(DaemonError::not_found(self.name())),
+        }
+    }
+
     pub(crate) fn state(&self) -> SandboxState {
         self.facts().row.state
     }

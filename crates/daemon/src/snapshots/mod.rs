@@ -33,7 +33,6 @@ use crate::carrying::{CarriedContexts, ContextCarrier};
 use crate::config::DaemonConfig;
 use crate::daemon_core::DaemonCore;
 use crate::error::DaemonError;
-use crate::forking::runs;
 use crate::history::who;
 use crate::origin::BASE_TEMPLATE;
 use crate::random;
@@ -199,7 +198,7 @@ impl SnapshotStore {
         if self.core.jobs.is_draining() {
             return Err(DaemonError::Draining);
         }
-        runs(source)?;
+        source.check_runs()?;
         self.admission.check()?;
         let (row, before) = self.new_row(source, caller, &asked)?;
         self.core
@@ -340,7 +339,7 @@ impl SnapshotStore {
         // Cells may take long, and whoever ends the sandbox meanwhile shall not wait for them.
         let saved = self.carrier.save(source, contexts).await?;
         let turn = source.turn_soon().await?;
-        runs(source)?;
+        source.check_runs()?;
         if source.supervisor_process() != process {
             return Err(DaemonError::conflict(source.name(), "was put back meanwhile"));
         }
@@ -427,20 +426,21 @@ impl SnapshotStore {
     /// Those that the caller may know of, the oldest first.
     fn visible(&self, caller: &Caller) -> Result<Vec<SnapshotRow>, DaemonError> {
         let all = self.core.registry.look_up(Registry::all_snapshots)?;
-        let is_visible = |row: &SnapshotRow| {
-            row.kind == SnapshotKind::Snapshot && row.state == SnapshotState::Ready && caller.sees(Some(&row.key_id))
-        };
-        Ok(all.into_iter().filter(is_visible).collect())
+        Ok(all.into_iter().filter(|row| is_visible(row, caller)).collect())
     }
 
     /// By id, or by the name that the caller's own has.
     fn find(&self, caller: &Caller, which: &str) -> Result<SnapshotRow, DaemonError> {
         // E2B's clients write the tag that every name has.
         let which = which.strip_suffix(":default").unwrap_or(which);
-        let mut all = self.visible(caller)?.into_iter();
-        let is_it =
-            |row: &SnapshotRow| row.id == which || row.name.as_deref() == Some(which) && caller.is(Some(&row.key_id));
-        all.find(is_it)
+        let called = self
+            .core
+            .registry
+            .look_up(|registry| registry.snapshots_called(which))?;
+        let is_it = |row: &SnapshotRow| is_visible(row, caller) && (row.id == which || caller.is(Some(&row.key_id)));
+        called
+            .into_iter()
+            .find(is_it)
             .ok_or_else(|| DaemonError::UnknownSnapshot { name: which.to_owned() })
     }
 
@@ -566,6 +566,11 @@ impl SnapshotStore {
         drop(held);
         Ok(SnapshotView::of(&row))
     }
+}
+
+/// Whether it is a whole snapshot of which the caller may know.
+fn is_visible(row: &SnapshotRow, caller: &Caller) -> bool {
+    row.kind == SnapshotKind::Snapshot && row.state == SnapshotState::Ready && caller.sees(Some(&row.key_id))
 }
 
 fn to_json(spec: &SnapshotSpec) -> String {

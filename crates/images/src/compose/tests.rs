@@ -181,6 +181,8 @@ fn what_builds_made_stays_until_nobody_keeps_it() {
     assert_eq!(bench.store.find_kept(&key(2)).unwrap(), Some(above));
     assert_eq!(bench.store.find_kept(&key(3)).unwrap(), None);
     assert_eq!(bench.store.prune(true, &NoIds).unwrap().layers, 0);
+    let removed = bench.store.remove(&above.to_string(), &NoIds);
+    assert!(matches!(removed, Err(ImageError::Missing { .. })), "{removed:?}");
     // What is used stays although it is forgotten.
     let held = bench.open(&above);
     bench.store.forget_kept(&key(2)).unwrap();

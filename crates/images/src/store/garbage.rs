@@ -48,6 +48,10 @@ impl ImageStore {
             .into_iter()
             .filter(|other| other.digest == record.digest)
             .count();
+        if others == 0 {
+            // One that a build made is no image by name, and goes with what it is kept by.
+            return Err(ImageError::Missing { name: name.to_owned() });
+        }
         if others < 2 && !lock::is_free(&self.blob_path(&record.digest))? {
             return Err(ImageError::InUse {
                 name: record.shown_name(),

@@ -134,6 +134,14 @@ pub(crate) struct UnpackOrder {
 
 /// Unpacks a layer; what it made when it fails is for the caller to remove.
 pub(crate) fn unpack(order: &UnpackOrder) -> Result<LayerReport, LayerError> {
+    match unpack_any(order)? {
+        (report, digest) if digest == order.diff_id => Ok(report),
+        _ => Err(LayerRefusal::OtherContents.whole()),
+    }
+}
+
+/// As [`unpack`], whatever the digest is; answers that.
+fn unpack_any(order: &UnpackOrder) -> Result<(LayerReport, ImageDigest), LayerError> {
     let opened = |path: &Path, flags| {
         rustix::fs::open(path, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
             .map_err(|error| LayerRefusal::kernel("opening the layer", error).whole())
@@ -175,10 +183,32 @@ pub(crate) fn unpack(order: &UnpackOrder) -> Result<LayerReport, LayerError> {
     let read = archive
         .finish()
         .map_err(|error| LayerRefusal::of_reading(error).whole())?;
-    if read.hasher.finish() != order.diff_id {
-        return Err(LayerRefusal::OtherContents.whole());
-    }
-    writer.finish()
+    let digest = read.hasher.finish();
+    Ok((writer.finish()?, digest))
+}
+
+/// Unpacks an archive for which nobody vouches into the empty directory `target`; `none` is another one. What it made when it
+/// fails is for the caller to remove.
+///
+/// # Errors
+/// [`LayerRefusal`] says what is refused, and what the kernel refuses.
+pub fn unpack_archive(
+    archive: &Path,
+    target: &Path,
+    none: &Path,
+    ownership: LayerOwnership,
+) -> Result<LayerReport, LayerError> {
+    let unpacked = unpack_any(&UnpackOrder {
+        archive: archive.to_owned(),
+        // Nobody says which.
+        diff_id: DigestHasher::default().finish(),
+        target: target.to_owned(),
+        // Over nothing whiteouts would mean nothing.
+        lowers: vec![none.to_owned()],
+        ownership,
+        limits: UnpackLimits::default(),
+    });
+    unpacked.map(|(report, _)| report)
 }
 
 /// What layers, the topmost first, have at `path`, if that is a file; no link is followed.

@@ -265,6 +265,28 @@ fn whiteouts_are_what_overlayfs_knows() {
 }
 
 #[test]
+fn what_takes_a_directory_s_place_hides_what_was_in_it() {
+    let mut bench = Bench::new();
+    bench
+        .unpack(tar().file("file/old", b"").file("link/deep/old", b"").file("kept", b""))
+        .unwrap();
+    let layer = tar()
+        .file("file", b"now one")
+        .file("file/.wh.old", b"")
+        .symlink("link", "/nowhere")
+        .file("link/.wh.deep", b"")
+        .file("link/deep/.wh..wh..opq", b"");
+    bench.unpack(layer).unwrap();
+    assert_eq!(fs::read(bench.last("file")).unwrap(), b"now one");
+    assert_eq!(fs::read_link(bench.last("link")).unwrap(), Path::new("/nowhere"));
+    let layer = tar().symlink("link", "kept").file("link/new", b"");
+    assert!(
+        bench.unpack(layer).is_err(),
+        "an entry behind a link that hides nothing"
+    );
+}
+
+#[test]
 fn what_lower_layers_have_is_taken_from_them() {
     let mut bench = Bench::new();
     let lowest = tar()

@@ -320,14 +320,18 @@ impl LayerWriter {
 
     fn whiteout(&mut self, parent: &EntryPath, name: &[u8]) -> Result<(), LayerRefusal> {
         let hidden = &name[WHITEOUT.len()..];
+        if matches!(hidden, b"" | b"." | b"..") {
+            return Err(LayerRefusal::BadWhiteout);
+        }
         if self.lowers.is_empty() || (name.starts_with(OF_AUFS) && name != OPAQUE_WHITEOUT) {
             // There is nothing below that it could hide, or it is a note of AUFS to itself.
-            return match hidden {
-                b"" | b"." | b".." => Err(LayerRefusal::BadWhiteout),
-                _ => Ok(()),
-            };
+            return Ok(());
         }
-        let directory = self.directory(parent)?;
+        let directory = match self.directory(parent) {
+            // What this layer has in the directory's place hides all of that. Tools that compare two trees say both.
+            Err(LayerRefusal::ThroughLink | LayerRefusal::ThroughFile) => return Ok(()),
+            opened => opened?,
+        };
         self.attributes.report.entries += 1;
         let opaque = |error| LayerRefusal::kernel("making it opaque", error);
         if name == OPAQUE_WHITEOUT {
@@ -339,9 +343,6 @@ impl LayerWriter {
                     make_opaque(above, own).map_err(opaque)
                 }
             };
-        }
-        if matches!(hidden, b"" | b"." | b"..") {
-            return Err(LayerRefusal::BadWhiteout);
         }
         // Whiteouts are about lower layers alone: what this one has stays.
         match stat_at(&*directory, hidden).map_err(refusal_of_name)? {

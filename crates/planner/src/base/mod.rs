@@ -177,6 +177,13 @@ impl ReadyBase {
     }
 }
 
+/// The name of each part of a layer on this host, and where it is inside.
+pub fn part_places() -> Vec<(String, PathBuf)> {
+    let root = PathBuf::from("/");
+    let all = std::iter::once(root).chain(parts());
+    all.map(|place| (name_of(&place), place)).collect()
+}
+
 /// Gives the directory `home`, which a template has and which belongs to an id that the sandbox does not have, to the one id
 /// that it has. What is in it stays there to be read. The layer of `root` is new.
 ///

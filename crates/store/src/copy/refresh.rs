@@ -334,7 +334,7 @@ impl RoundWalk<'_> {
             && index
                 .entry(number, name.to_bytes())
                 .is_some_and(|entry| entry.stamp == stamp && entry.is_settled)
-            && rustix::fs::linkat(root, &self.path.join(path_of(name)), pair.target, name, none).is_ok()
+            && rustix::fs::linkat(root, self.path.join(path_of(name)), pair.target, name, none).is_ok()
         {
             return Ok(());
         }

@@ -108,6 +108,12 @@ impl<'a> BuildExecutor<'a> {
         let (Some(last), Some(stage)) = (self.stages.last(), build.plan.stages.last()) else {
             return Err(TemplateError::NoStage);
         };
+        // Better now than when the first sandbox is made of it.
+        let root = self.open_for_reading(&last.image.to_string())?;
+        spec_of(&root, &last.config).map_err(|source| TemplateError::Build {
+            step: "the last stage".to_owned(),
+            source,
+        })?;
         let order = ComposeOrder {
             base: Some(last.image),
             layer: None,

@@ -129,7 +129,9 @@ impl ExecutedCommand<'_> {
             Ending::Interrupted { signal } => Outcome::Interrupted { signal: *signal },
             Ending::OutputClosed => signaled(SIGPIPE),
             // It ended before anybody looked.
-            Ending::Command(_) | Ending::Lost if let Some(hit) = changes_hit(self.executed) => limit_outcome(hit),
+            Ending::Command(_) | Ending::Lost if let Some(hit) = hit_of_what_is_left(self.executed).next() => {
+                limit_outcome(hit)
+            }
             // Whatever the command made of that: of a sandbox without memory left nothing is to be believed, and whether the
             // command was told before the rest was ended is chance.
             Ending::Command(ExecEnd::Exited { .. } | ExecEnd::Signaled { .. }) | Ending::Lost if last.out_of_memory => {
@@ -179,11 +181,10 @@ impl ExecutedCommand<'_> {
     }
 }
 
-/// The limit of changes that was found to be exceeded in the end.
-fn changes_hit(executed: &ExecutedRun) -> Option<&LimitHit> {
-    let is_of_changes = |hit: &&LimitHit| hit.effect == LimitEffect::Killed && hit.limit.is_of_changes();
+/// The limits of what is left that were found to be exceeded in the end.
+fn hit_of_what_is_left(executed: &ExecutedRun) -> impl Iterator<Item = &LimitHit> {
     let hits = executed.outcome.limits_hit.iter().chain(&executed.last.limits_hit);
-    hits.into_iter().find(is_of_changes)
+    hits.filter(|hit| hit.effect == LimitEffect::Killed && hit.limit.is_of_what_is_left())
 }
 
 /// The limit that the changes of a run exceed, if they do.
@@ -192,7 +193,8 @@ pub(super) fn exceeded_by_changes(executed: &ExecutedRun) -> Option<LimitName> {
         Ending::Limit(hit) => Some(hit).filter(|hit| hit.limit.is_of_changes()),
         _ => None,
     };
-    by_end.or_else(|| changes_hit(executed)).map(|hit| hit.limit)
+    let in_the_end = || hit_of_what_is_left(executed).find(|hit| hit.limit.is_of_changes());
+    by_end.or_else(in_the_end).map(|hit| hit.limit)
 }
 
 pub(super) fn limit_outcome(hit: &LimitHit) -> Outcome {

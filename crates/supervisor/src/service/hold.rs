@@ -9,7 +9,7 @@ use std::time::Duration;
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::limits::Limits;
 use offleash_core::log_level::LogLevel;
-use offleash_core::spec::{MemoryEnd, SandboxSpec, ZygoteRole};
+use offleash_core::spec::{MemoryEnd, RootChoice, SandboxSpec, ZygoteRole};
 use offleash_core::text::Text;
 use offleash_isolation::sandbox::EnforcementReport;
 use offleash_store::remove_directory;
@@ -21,7 +21,7 @@ use super::answer::{LaunchAnswer, MadeSandbox};
 use super::authority::Authority;
 use super::log::Log;
 use super::message::{Ended, Hello, VERSION};
-use super::order::{ENDED, MAX_HOLD, OrderError, SOCKET, SupervisorOrder, Template};
+use super::order::{ENDED, MAX_HOLD, OrderError, SOCKET, SupervisorOrder};
 use super::serve::{self, EndRemains, SocketService, UsageBounds, listen};
 use super::users::Users;
 use crate::lifecycle::LifecycleError;
@@ -72,8 +72,7 @@ pub fn hold(order: &SupervisorOrder, answered: impl FnOnce(&LaunchAnswer) -> io:
                 wants_copy: order.wants_copy,
             },
             directory: order.directory.as_path(),
-            // Others start in their user's home.
-            cwd: matches!(order.template, Template::Image { .. }).then_some(Start::Usual),
+            cwd: None,
             longest_hold: order.longest_hold_ms.map_or(MAX_HOLD, Duration::from_millis),
         })
     });
@@ -109,7 +108,7 @@ pub(super) struct ServiceSpec<'a> {
     pub(super) launch: LaunchSpec<'a>,
     /// The sandbox's own directory.
     pub(super) directory: &'a Path,
-    /// Where commands start that are not told where; in their user's home if absent.
+    /// Where commands start that are not told where; if absent, in their user's home, or where an image says.
     pub(super) cwd: Option<Start>,
     /// How long a client may hold it still.
     pub(super) longest_hold: Duration,
@@ -214,10 +213,11 @@ impl ServedSandbox {
             live,
             ..
         } = &setup;
-        let start = match asked.cwd {
-            None => None,
-            Some(Start::Usual) => Some(basis.cwd.clone()),
-            Some(Start::At(directory)) => Some(directory),
+        let start = match (asked.cwd, &spec.root) {
+            (Some(Start::At(directory)), _) => Some(directory),
+            // Also a template that is an image, which is not known before.
+            (Some(Start::Usual), _) | (None, RootChoice::Image(_)) => Some(basis.cwd.clone()),
+            (None, _) => None,
         };
         let cwd = start.clone().unwrap_or_else(|| basis.user.home.clone());
         let mut basis = basis.clone();

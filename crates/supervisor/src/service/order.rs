@@ -438,7 +438,6 @@ mod tests {
             state: Text(b"/s/\xff".to_vec()),
             directory: "/s/a".into(),
             template: Template::Built("python".parse().unwrap()),
-            snapshot: None,
             env: vec![("A".into(), "".into())],
             level: Some(Level::Process),
             min_level: Some(Level::ProcessLandlock),
@@ -475,6 +474,7 @@ mod tests {
                 target: "/v".into(),
                 access: offleash_core::spec::MountAccess::Ro,
             }],
+            snapshot: None,
             longest_hold_ms: Some(1),
         }
     }

@@ -99,6 +99,11 @@ pub(crate) async fn remove(asked: &ApiRequest<'_>, name: &str) -> Result<Respons
             return Ok(done());
         }
     }
+    let is_there = asked.daemon().has_template(&asked.caller, &name).await;
+    if !is_there.map_err(|error| asked.refused(&error))? {
+        // Whatever the caller may do with templates.
+        return Err(asked.refused(&DaemonError::UnknownTemplate { name }));
+    }
     let removed = asked.daemon().remove_template(&asked.caller, &name).await;
     removed.map_err(|error| asked.refused(&error))?;
     Ok(done())

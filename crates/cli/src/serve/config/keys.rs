@@ -137,6 +137,14 @@ tables! {
         /// How long such an interpreter waits for the next sandbox of its template before it is ended, seconds.
         idle_seconds: u64 = "`1800`",
     }
+    "snapshots" Snapshots {
+        /// Snapshots of one key.
+        max: u64 = "`100`",
+        /// Checkpoints of one sandbox.
+        max_checkpoints: u64 = "`20`",
+        /// What snapshots of one key and checkpoints of its sandboxes take on disk together, MiB; what they share counts each time.
+        max_mib: u64 = "`102400`",
+    }
     "templates" Templates {
         /// Whether to build templates `code-interpreter` and `mcp-gateway`, which E2B's SDKs ask for, when one is missing.
         build_on_first_use: bool = "`true`",
@@ -187,6 +195,7 @@ pub(super) struct Tables {
     pub(super) admission: Admission,
     pub(super) pool: Pool,
     pub(super) zygotes: Zygotes,
+    pub(super) snapshots: Snapshots,
     pub(super) templates: Templates,
     pub(super) images: Images,
 }
@@ -204,6 +213,7 @@ impl Tables {
         let admission = table(rest, "admission")?;
         let pool = table(rest, "pool")?;
         let zygotes = table(rest, "zygotes")?;
+        let snapshots = table(rest, "snapshots")?;
         let templates = table(rest, "templates")?;
         let images = table(rest, "images")?;
         let server = Server::deserialize(Deserializer::from(root))?;
@@ -215,6 +225,7 @@ impl Tables {
             admission,
             pool,
             zygotes,
+            snapshots,
             templates,
             images,
         })
