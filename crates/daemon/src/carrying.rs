@@ -5,7 +5,6 @@ use std::sync::Arc;
 use offleash_core::error::Explained as _;
 use offleash_core::log_level::LogLevel;
 use offleash_core::units::Bytes;
-use offleash_interpreter::contexts::DEFAULT_CWD;
 use offleash_interpreter::error::ContextError;
 use offleash_interpreter::process::ProcessError;
 use offleash_interpreter::state::{HeldContexts, SaveOptions, SavedContext};
@@ -79,7 +78,7 @@ impl ContextCarrier {
                 CarriedContexts::Possible => true,
                 CarriedContexts::Nothing => return Ok(None),
             },
-            ..SaveOptions::new(DEFAULT_CWD)
+            ..SaveOptions::new(source.specification().work_directory())
         };
         let contexts = self.contexts.of(source);
         let count = contexts

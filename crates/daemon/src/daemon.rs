@@ -253,7 +253,7 @@ impl DaemonServices {
             Arc::clone(&carrier),
         ));
         let sources = SandboxSources {
-            origins,
+            origins: Arc::clone(&origins),
             snapshots: Arc::clone(&snapshots),
             volumes: Arc::clone(&volumes),
             carrier,
@@ -278,6 +278,7 @@ impl DaemonServices {
         let checkpoints = Arc::new(CheckpointStore::new(
             core.clone(),
             Arc::clone(&snapshots),
+            origins,
             Arc::clone(&contexts),
             Arc::clone(&maker),
             Arc::clone(&ender),

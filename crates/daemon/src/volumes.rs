@@ -12,7 +12,7 @@ use offleash_supervisor::volumes;
 use tokio::sync::Mutex;
 
 use crate::admission::AdmissionControl;
-use crate::caller::Caller;
+use crate::caller::{Caller, LOCAL_KEY};
 use crate::daemon_core::DaemonCore;
 use crate::error::DaemonError;
 use crate::jobs::blocking;
@@ -211,7 +211,18 @@ impl VolumeService {
                 Err(error) => Err(error),
             }
         });
-        opened.await?.ok_or(DaemonError::Unauthorized)
+        let opened = opened.await?.ok_or(DaemonError::Unauthorized)?;
+        match self.is_owner_there(&opened.record().owner)? {
+            true => Ok(opened),
+            false => Err(DaemonError::Unauthorized),
+        }
+    }
+
+    /// Whether the key of a volume may still be used, or it is the owner's.
+    fn is_owner_there(&self, owner: &str) -> Result<bool, DaemonError> {
+        let is_owner = owner == LOCAL_KEY;
+        let key = self.core.registry.look_up(|registry| registry.key(owner))?;
+        Ok(is_owner || key.is_some_and(|key| key.revoked_ms.is_none()))
     }
 
     /// What the quotas of the caller's volumes come to, MiB.

@@ -29,6 +29,7 @@ pub use self::refresh::{CopyRound, LayerRefresh, SharedLayer, link_layer};
 use crate::failure::{FailedCall, FileError};
 use crate::node::{NodeKind, kind_of};
 use crate::removal::remove_tree;
+pub use contents::copy_contents;
 
 /// What the copy of a file with several names is linked from, beside the copy until that is whole.
 const LINKS: &str = ".links";

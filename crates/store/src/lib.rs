@@ -56,8 +56,8 @@ pub use audit::{AuditError, AuditEvent, AuditLine, AuditLines, AuditLog, BadLine
 pub use change::{ChangeError, ChangeKind, LayerChange, summarize};
 pub use clock::{rfc3339, rfc3339_now};
 pub use copy::{
-    CopyBudget, CopyError, CopyRound, LayerIndex, LayerRefresh, MAX_INDEX, OwnerShift, SharedLayer, copy_layer,
-    link_layer,
+    CopyBudget, CopyError, CopyRound, LayerIndex, LayerRefresh, MAX_INDEX, OwnerShift, SharedLayer, copy_contents,
+    copy_layer, link_layer,
 };
 pub use failure::FileError;
 pub use identity::HostIdentity;

@@ -4,6 +4,7 @@
 //! done on threads for that, piece by piece, so that none waits for a client.
 
 use std::io::Read as _;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -32,6 +33,8 @@ use crate::http::time;
 const PIECE: usize = 256 * 1024;
 /// How long the next piece of a file that is written may take.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Of each volume one file at a time gets its name; volumes share these by their ids.
+static FINISHING: [Mutex<()>; 64] = [const { Mutex::new(()) }; 64];
 /// What is read on after a failure, so that a client that still sends can read the answer.
 const DRAINED: usize = 16 << 20;
 
@@ -246,7 +249,7 @@ pub(crate) async fn make_directory(call: ContentCall<'_>) -> ContentResult {
     let (path, owner) = (call.path()?, call.owner()?);
     let parents = query::flag(&call.pairs(), "force")?;
     let made = call.blocking(move || {
-        if volumes::room(&volume)?.entries == 0 {
+        if volumes::room(&volume)?.entries < path.entries(parents) {
             return Err(volumes::full(volume.record()));
         }
         volume.content()?.make_directory(&path, owner, parents)
@@ -352,8 +355,10 @@ pub(crate) async fn write(call: ContentCall<'_>) -> ContentResult {
         let room = volumes::room(&volume)?;
         let full = volumes::full(volume.record());
         // A file that is replaced is counted until it is.
-        let bytes = if room.entries == 0 { 0 } else { room.bytes };
-        let writer = volume.content()?.write(path, parents, bytes, full)?;
+        if room.entries < path.entries(parents) {
+            return Err(full);
+        }
+        let writer = volume.content()?.write(path, parents, room.bytes, full)?;
         Ok((writer, volume))
     });
     let (mut writer, volume) = begun.await?;
@@ -385,9 +390,13 @@ pub(crate) async fn write(call: ContentCall<'_>) -> ContentResult {
         };
     }
     let finished = call.blocking(move || {
-        let entry = writer.finish(owner)?;
-        drop(volume);
-        Ok(entry)
+        // Others may have filled the volume meanwhile: room is looked for again, and by one after the other.
+        let place = volume.record().id.as_str().bytes().map(usize::from).sum::<usize>() % FINISHING.len();
+        let _one_at_a_time = FINISHING[place].lock().unwrap_or_else(PoisonError::into_inner);
+        if volumes::room(&volume)?.bytes < writer.written() {
+            return Err(volumes::full(volume.record()));
+        }
+        writer.finish(owner)
     });
     Ok(answer::json(StatusCode::CREATED, &ShownEntry::of(&finished.await?)))
 }

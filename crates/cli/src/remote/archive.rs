@@ -103,11 +103,10 @@ pub(super) fn import(
     let held = snapshots.make(&id)?;
     let taken = take_in(&held, &arguments.file).and_then(|about| {
         let (files, bytes) = measured(&held);
-        let own = about["name"].as_str().and_then(|name| name.parse::<SandboxName>().ok());
-        let name = arguments.name.clone().or(own);
         let body = json!({
             "id": id.as_str(),
-            "name": name.as_ref().map(SandboxName::as_str),
+            // Never what the file says: it would take the name of one that is trusted.
+            "name": arguments.name.as_ref().map(SandboxName::as_str),
             "template": about["template"],
             "env": about["env"],
             "limits": about["limits"],

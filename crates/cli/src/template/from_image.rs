@@ -9,6 +9,7 @@ use offleash_core::template::{Recipe, TemplateName};
 use offleash_core::units::Bytes;
 use offleash_images::ImageStore;
 use offleash_planner::dockerfile::{Dockerfile, DockerfileError, DockerfileOptions};
+use offleash_planner::read_regular_file;
 use offleash_store::StateDirectory;
 use offleash_supervisor::builds::{self, BuildContext, ImageBuild};
 use offleash_supervisor::lifecycle::open_state;
@@ -112,8 +113,10 @@ fn ignore_rules(context: &Path, dockerfile: &Path) -> Result<IgnoreRules, Failur
     let mut own = dockerfile.as_os_str().to_owned();
     own.push(IGNORE);
     for file in [Path::new(&own), &context.join(IGNORE)] {
-        if file.exists() {
-            let rules = IgnoreRules::parse(&specify::read(file)?);
+        // It comes with the context, which somebody else may have written: no link, and nothing to wait for.
+        if file.symlink_metadata().is_ok() {
+            let text = read_regular_file(file).map_err(|error| Failure::from_error(&error))?;
+            let rules = IgnoreRules::parse(&String::from_utf8_lossy(&text));
             return rules.map_err(|error| {
                 Failure::new(format!("`{}`: {error}", file.display()))
                     .with_hint("docs/templates.md says what a pattern is")

@@ -308,3 +308,45 @@ fn users_of_e2b_s_sdk_name_an_image_where_they_name_a_template() {
     assert_eq!(stdout(&output), "done\n", "{}", stderr(&output));
     server.end();
 }
+
+#[test]
+fn sandboxes_of_images_and_of_templates_made_of_them_have_snapshots_and_are_put_back() {
+    let Some(server) = with_busybox("") else { return };
+    let site = &server.site;
+    let context = site.root().join("context");
+    std::fs::create_dir(&context).unwrap();
+    let build = |number: u32| {
+        let text = format!("FROM localhost/box:t\nRUN mkdir -p /w && echo {number} >/w/number\nWORKDIR /w\n");
+        std::fs::write(context.join("Dockerfile"), text).unwrap();
+        let file = context.join("Dockerfile");
+        let (file, context) = (file.to_str().unwrap(), context.to_str().unwrap());
+        site.succeed(["template", "build", "--name", "number", "-f", file, context]);
+    };
+    build(1);
+    for from in [["--image", "localhost/box:t"], ["--template", "number"]] {
+        let id = site.succeed(["create", from[0], from[1]]);
+        let id = id.trim();
+        let shell = |id: &str, line: &str| site.succeed(["exec", id, "--", "sh", "-c", line]);
+        shell(id, "echo before >/etc/mine");
+        site.succeed(["checkpoint", id, "--name", "c"]);
+        shell(id, "echo after >/etc/mine; rm /etc/replaced");
+        site.succeed(["restore", id, "--checkpoint", "c"]);
+        assert_eq!(shell(id, "cat /etc/mine /etc/replaced"), "before\nnew\n");
+        site.succeed(["snapshot", "create", id, "--name", "s"]);
+        let copy = site.succeed(["create", "--snapshot", "s"]);
+        assert_eq!(shell(copy.trim(), "cat /etc/mine /etc/replaced"), "before\nnew\n");
+        if from[0] == "--template" {
+            // Commands start where the image says.
+            assert_eq!(shell(copy.trim(), "cat number"), "1\n");
+            build(2);
+            let said = site.offleash(["restore", id, "--checkpoint", "c"]).output().unwrap();
+            assert!(
+                !said.status.success() && stderr(&said).contains("built anew"),
+                "{said:?}"
+            );
+            assert_eq!(shell(id, "cat number /etc/mine"), "1\nbefore\n");
+        }
+        site.succeed(["rm", "--force", id, copy.trim()]);
+    }
+    server.end();
+}

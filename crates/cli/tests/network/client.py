@@ -2,7 +2,7 @@ import errno, hashlib, json, os, socket, ssl, struct, sys, threading, time
 
 # What a control does has an address of its own, by which the servers know it.
 CONTROL = os.environ.get("CONTROL") == "1"
-PATIENCE = 30
+TIMEOUT = 30
 results = {}
 
 
@@ -31,7 +31,7 @@ def dial(host, port):
 
 def dial_address(family, address):
     connection = socket.socket(family, socket.SOCK_STREAM)
-    connection.settimeout(PATIENCE)
+    connection.settimeout(TIMEOUT)
     if CONTROL:
         loopback = address[0].startswith("127.") or address[0] == "0.0.0.0"
         if family == socket.AF_INET:
@@ -121,7 +121,7 @@ def datagram(address, port=7):
     """Sends a datagram and waits for its echo; an error that comes at once is what a QUIC client needs."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as connection:
-        connection.settimeout(PATIENCE)
+        connection.settimeout(TIMEOUT)
         if CONTROL:
             connection.bind(("2606:2800:220::3" if ":" in address else "151.101.64.3", 0))
         connection.connect((address, port))
@@ -140,14 +140,14 @@ def code_and_answers(reply):
 
 def ask(name, kind=1, server="198.18.0.1"):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as connection:
-        connection.settimeout(PATIENCE)
+        connection.settimeout(TIMEOUT)
         connection.connect((server, 53))
         connection.send(question(name, kind))
         return code_and_answers(connection.recv(4096))
 
 
 def ask_by_connection(name, server="198.18.0.1"):
-    with socket.create_connection((server, 53), timeout=PATIENCE) as connection:
+    with socket.create_connection((server, 53), timeout=TIMEOUT) as connection:
         asked = question(name)
         connection.sendall(struct.pack(">H", len(asked)) + asked)
         length = struct.unpack(">H", connection.recv(2, socket.MSG_WAITALL))[0]

@@ -17,6 +17,8 @@ use crate::ending::SandboxEnder;
 use crate::error::DaemonError;
 use crate::history::{EventNote, who};
 use crate::making::SandboxMaker;
+use crate::origin::HeldOrigin;
+use crate::origins::OriginFinder;
 use crate::registry::{EventKind, SandboxState, SnapshotKind, SnapshotRow, SnapshotState};
 use crate::sandboxes::{SandboxEntry, SandboxTurn};
 use crate::specification::Specification;
@@ -27,6 +29,7 @@ use crate::view::SandboxView;
 pub(crate) struct CheckpointStore {
     core: DaemonCore,
     snapshots: Arc<SnapshotStore>,
+    origins: Arc<OriginFinder>,
     contexts: Arc<ContextTable>,
     maker: Arc<SandboxMaker>,
     ender: Arc<SandboxEnder>,
@@ -36,6 +39,7 @@ impl CheckpointStore {
     pub(crate) fn new(
         core: DaemonCore,
         snapshots: Arc<SnapshotStore>,
+        origins: Arc<OriginFinder>,
         contexts: Arc<ContextTable>,
         maker: Arc<SandboxMaker>,
         ender: Arc<SandboxEnder>,
@@ -43,6 +47,7 @@ impl CheckpointStore {
         Self {
             core,
             snapshots,
+            origins,
             contexts,
             maker,
             ender,
@@ -149,6 +154,7 @@ impl CheckpointStore {
             let checkpoint = store.find(&entry, &which)?;
             // It stays in place until the sandbox itself holds it.
             let _held = store.core.host.hold_snapshot(Some(&checkpoint.id)).await?;
+            let _base = store.base_of(&entry).await?;
             let specification = Specification {
                 snapshot: Some(checkpoint.id.clone()),
                 checkpoint: Some(checkpoint.id.clone()),
@@ -186,9 +192,25 @@ impl CheckpointStore {
         entry: &Arc<SandboxEntry>,
         turn: &SandboxTurn<'_>,
     ) -> Result<(), DaemonError> {
+        let _base = self.base_of(entry).await?;
         self.contexts.forget(entry.name());
         self.maker.remake(entry, turn).await?;
         self.core.sandboxes.note_end_changed();
         Ok(())
+    }
+
+    /// What the files of a sandbox lie over, which stays as long as this is held.
+    ///
+    /// # Errors
+    /// `Conflict` when that is another build by now: what was written says nothing of what lies below.
+    async fn base_of(&self, entry: &SandboxEntry) -> Result<HeldOrigin, DaemonError> {
+        let held = self.origins.again(&entry.origin()).await?;
+        match held.origin().build == entry.specification().build {
+            true => Ok(held),
+            false => Err(DaemonError::conflict(
+                entry.name(),
+                "cannot be put back: its template was built anew since it was made",
+            )),
+        }
     }
 }

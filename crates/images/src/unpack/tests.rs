@@ -364,6 +364,11 @@ fn holes_stay_holes() {
         (contents[0], contents[1], &contents[1 << 20..][..3]),
         (b'a', 0, &b"bc\0"[..])
     );
+    // A layer above that links to it has it with its holes.
+    bench.unpack(tar().hard_link("again", "sparse")).unwrap();
+    let found = fs::metadata(bench.last("again")).unwrap();
+    assert!(found.len() == 4 << 20 && found.blocks() < 100, "{found:?}");
+    assert_eq!(fs::read(bench.last("again")).unwrap(), contents);
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Makes of entries what overlayfs shows.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read, Seek as _, SeekFrom, Write as _};
+use std::io::{Read, Seek as _, SeekFrom, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
+use offleash_store::copy_contents;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -309,12 +310,15 @@ impl LayerWriter {
     }
 
     fn copy_file(&mut self, directory: BorrowedFd<'_>, name: &[u8], lower: &LowerEntry) -> Result<(), LayerRefusal> {
-        let mut from = lower
+        let from = lower
             .file()
             .map_err(|error| LayerRefusal::kernel("reading lower layers", error))?;
-        let mut to = new_file(directory, name)?;
-        let copied = io::copy(&mut from, &mut to).map_err(|error| LayerRefusal::kernel("copying it", error))?;
-        self.attributes.report.bytes += copied;
+        let to = new_file(directory, name)?;
+        let (from, to) = (from.into(), OwnedFd::from(to));
+        // What it holds was bounded when that layer was unpacked; holes would not be.
+        let size = lower.stat.st_size;
+        copy_contents(&from, &to, size).map_err(|error| LayerRefusal::kernel("copying it", error))?;
+        self.attributes.report.bytes += u64::try_from(size).unwrap_or(0);
         self.attributes.give(&to, &FileAttributes::of_stat(&lower.stat), false)
     }
 

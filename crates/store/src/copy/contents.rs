@@ -12,8 +12,11 @@ const PIECE: usize = 16 * 1024 * 1024;
 /// How much is in memory where it cannot.
 const BUFFER: usize = 256 * 1024;
 
-/// Copies the `size` bytes of `from` to `to`, which is empty.
-pub(super) fn copy_contents(from: &OwnedFd, to: &OwnedFd, size: i64) -> Result<(), Errno> {
+/// Copies the `size` bytes of `from` to `to`, which is empty. Holes stay holes.
+///
+/// # Errors
+/// The kernel's.
+pub fn copy_contents(from: &OwnedFd, to: &OwnedFd, size: i64) -> Result<(), Errno> {
     let size = u64::try_from(size).map_err(|_| Errno::INVAL)?;
     if size == 0 || ioctl_ficlone(to, from).is_ok() {
         return Ok(());

@@ -66,6 +66,14 @@ impl VolumePath {
         Ok(Self(path))
     }
 
+    /// How many entries it takes at most to make it, with the directories that lead to it if they are made, too.
+    pub fn entries(&self, with_parents: bool) -> u64 {
+        match with_parents {
+            true => self.0.components().count() as u64,
+            false => 1,
+        }
+    }
+
     /// Relative to the volume's top, where it is empty.
     pub fn as_path(&self) -> &Path {
         &self.0
@@ -134,6 +142,7 @@ pub struct VolumeWriter {
     file: File,
     /// How many bytes may still be written.
     room: u64,
+    written: u64,
     full: VolumeError,
     is_done: bool,
 }
@@ -349,6 +358,7 @@ impl VolumeContent {
             name,
             file,
             room,
+            written: 0,
             full,
             is_done: false,
         })
@@ -452,13 +462,18 @@ impl VolumeWriter {
     pub fn write(&mut self, piece: &[u8]) -> Result<(), VolumeError> {
         let length = u64::try_from(piece.len()).unwrap_or(u64::MAX);
         match self.room.checked_sub(length) {
-            Some(room) => self.room = room,
+            Some(room) => (self.room, self.written) = (room, self.written + length),
             None => {
                 let path = self.path.shown();
                 return Err(std::mem::replace(&mut self.full, VolumeError::Changed { path }));
             }
         }
         Ok(self.file.write_all(piece).tried("writing", &self.path.0)?)
+    }
+
+    /// How many bytes were written.
+    pub fn written(&self) -> u64 {
+        self.written
     }
 
     /// Gives the file its owner and its name; what had the name is gone.

@@ -309,17 +309,41 @@ fn parsed(path: &Path) -> Result<VolumePath, VolumeError> {
     VolumePath::parse(path.as_os_str().as_encoded_bytes())
 }
 
-/// Whether a link at `path`, relative to the top of what is copied, leads above that top, by its text alone.
+/// Whether a link at `path`, relative to the top of what is copied, leads or may lead above that top, by its text alone: after a
+/// name `..` is taken for leaving, because that name may be another link.
 fn leads_out(path: &Path, target: &Path) -> bool {
     let mut depth = path.components().count().saturating_sub(1);
+    let mut is_named = false;
     for component in target.components() {
         match component {
             Component::RootDir | Component::Prefix(_) => return true,
-            Component::ParentDir if depth == 0 => return true,
+            Component::ParentDir if is_named || depth == 0 => return true,
             Component::ParentDir => depth -= 1,
-            Component::Normal(_) => depth += 1,
+            Component::Normal(_) => is_named = true,
             Component::CurDir => {}
         }
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_stays_if_its_text_alone_says_that_it_stays() {
+        for (path, target, is_out) in [
+            ("a", "b/c", false),
+            ("d/a", "../b", false),
+            ("d/a", "./../b/c", false),
+            ("a", "/etc/passwd", true),
+            ("a", "..", true),
+            ("d/a", "../../b", true),
+            // `s` may be a link to `.`.
+            ("a", "s/s/s/../../../../etc/passwd", true),
+            ("a", "b/../c", true),
+        ] {
+            assert_eq!(leads_out(Path::new(path), Path::new(target)), is_out, "{path} -> {target}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 """Git and the network through the asynchronous half of the SDK."""
 
-from e2b import AsyncSandbox, NotFoundException, SandboxException
+from e2b import AsyncSandbox, AsyncTemplate, BuildException, SandboxException
 
 from cases import Skip, case, equal, raises_later, says
 from network import ONE, OTHER, script_of, was_let_out
@@ -45,7 +45,6 @@ async def rules_of_the_network_are_kept():
 
 @case
 async def what_is_not_there_says_so(sandbox):
-    error = await raises_later(SandboxException, sandbox.create_snapshot())
-    assert not isinstance(error, NotFoundException), error
+    error = await raises_later(BuildException, AsyncTemplate.build(AsyncTemplate().from_image("a"), "a-of-tests"))
     says(error, "501")
     assert await sandbox.is_running()
