@@ -96,8 +96,8 @@ const FOREIGN: &[(&[&str], &[&str], &str)] = &[
     ),
     (
         &["--image"],
-        &["mcp", "explain", "create"],
-        "only `run` takes an image; `--template NAME` names what a sandbox is made from, `offleash template ls` lists what there is",
+        &["explain"],
+        "`explain` knows no image; `run`, `create` and `mcp` take one",
     ),
     (
         &["--from"],
@@ -216,8 +216,8 @@ const FOREIGN: &[(&[&str], &[&str], &str)] = &[
     ),
     (
         &["--pull"],
-        &["mcp", "explain", "create"],
-        "leave it out: only `run` takes an image",
+        &["explain", "create"],
+        "leave it out: `run` and `mcp` pull images; of a server its configuration says whether it does",
     ),
 ];
 

@@ -105,7 +105,11 @@ fn a_command_that_is_not_there_has_the_exit_code_of_a_shell() {
 fn a6_what_comes_later_says_so_and_that_asking_again_is_no_use() {
     let server = Server::start();
     let key = server.key(&[]);
-    for line in ["POST /sandboxes/i1/snapshots", "GET /snapshots", "POST /v3/templates"] {
+    for line in [
+        "POST /v2/templates/x/builds/y",
+        "GET /templates/x",
+        "POST /v3/templates",
+    ] {
         let answer = server.ask(&key, line, "{}");
         answer.assert_refused(501);
         assert_eq!(answer.header("should-retry"), Some("false"), "{line}");

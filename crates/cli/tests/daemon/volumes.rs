@@ -8,7 +8,7 @@ use std::time::Duration;
 use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::spec::MountAccess;
 use offleash_daemon::{
-    Caller, CreateRequest, Daemon, DaemonError, ForkRequest, Quota, SandboxView, Scope, Scopes, VisibleState,
+    Caller, CreateRequest, Daemon, DaemonError, ForkRequest, KeyStore, Quota, SandboxView, Scope, Scopes, VisibleState,
     VolumeMountRequest, VolumeRequest,
 };
 
@@ -58,7 +58,13 @@ fn a_volume_is_its_key_s_alone() {
     test(async {
         let world = World::new();
         let daemon = world.daemon().await;
-        let (owner, other) = (caller("k1", Quota::default()), caller("k2", Quota::default()));
+        let keys = KeyStore::open(Some(&world.site.state())).unwrap();
+        let [owner, other] = ["one", "other"].map(|name| {
+            let (_, row) = keys
+                .create(name, Scopes(vec![Scope::Create]), Quota::default())
+                .unwrap();
+            caller(&row.id, Quota::default())
+        });
         let made = within(daemon.create_volume(&owner, request("data"))).await.unwrap();
         let id = made.record.id.as_str();
         for which in ["data", id] {
@@ -94,6 +100,12 @@ fn a_volume_is_its_key_s_alone() {
             matches!(daemon.volume(&reader, id).await, Err(DaemonError::Forbidden { .. })),
             "it tells the token"
         );
+        // The token goes with the key.
+        keys.revoke(&other.key_id).unwrap();
+        let opened = daemon
+            .open_volume(others.record.id.as_str(), others.record.token.reveal())
+            .await;
+        assert!(matches!(opened, Err(DaemonError::Unauthorized)), "{opened:?}");
         daemon.remove_volume(&owner, "data").await.unwrap();
         daemon.remove_volume(&other, "data").await.unwrap();
     });

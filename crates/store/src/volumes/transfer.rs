@@ -343,7 +343,11 @@ mod tests {
             ("a", "s/s/s/../../../../etc/passwd", true),
             ("a", "b/../c", true),
         ] {
-            assert_eq!(leads_out(Path::new(path), Path::new(target)), is_out, "{path} -> {target}");
+            assert_eq!(
+                leads_out(Path::new(path), Path::new(target)),
+                is_out,
+                "{path} -> {target}"
+            );
         }
     }
 }
