@@ -58,6 +58,8 @@ enum Benchmark {
     Interpreter(bench::InterpreterOptions),
     /// What real work takes: git, package managers, a compiler, renames, processes, many files
     Work(bench::WorkOptions),
+    /// What images, builds, checkpoints and snapshots take
+    Storage(bench::StorageOptions),
     /// A program that takes part in `egress`
     #[command(hide = true)]
     EgressPart {
@@ -88,6 +90,9 @@ fn main() -> ExitCode {
         Task::Bench {
             benchmark: Benchmark::Work(options),
         } => bench::run_work(&options),
+        Task::Bench {
+            benchmark: Benchmark::Storage(options),
+        } => bench::run_storage(&options),
         Task::Bench {
             benchmark: Benchmark::EgressPart { part },
         } => bench::take_part(&part),

@@ -19,6 +19,8 @@ mod callers;
 mod crashes;
 #[path = "daemon/forks.rs"]
 mod forks;
+#[path = "daemon/full_disk.rs"]
+mod full_disk;
 #[path = "daemon/lives.rs"]
 mod lives;
 #[path = "daemon/logs.rs"]

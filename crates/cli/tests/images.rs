@@ -11,6 +11,8 @@
 mod comparison;
 #[path = "images/docker_registry.rs"]
 mod docker_registry;
+#[path = "images/full_disk.rs"]
+mod full_disk;
 #[path = "images/layout.rs"]
 mod layout;
 #[path = "images/registry.rs"]

@@ -13,6 +13,7 @@ mod memory;
 mod processes;
 mod report;
 mod sample;
+mod storage;
 mod throughput;
 mod work;
 
@@ -29,6 +30,7 @@ pub(crate) use api::{ApiOptions, run as run_api};
 pub(crate) use egress::{EgressOptions, Part, run as run_egress, take_part};
 pub(crate) use helper::serve as serve_helper;
 pub(crate) use interpreter::{InterpreterOptions, run as run_interpreter};
+pub(crate) use storage::{StorageOptions, run as run_storage};
 pub(crate) use work::{WorkOptions, run as run_work};
 
 /// Options of `cargo xtask bench start`.
