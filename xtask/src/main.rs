@@ -16,6 +16,7 @@
 
 mod bench;
 mod error;
+mod gvisor;
 mod program;
 mod sdks;
 mod test;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::error::TaskError;
+use crate::gvisor;
 use crate::program;
 
 /// An SDK, or libraries.
@@ -75,6 +76,7 @@ pub(crate) fn directory() -> PathBuf {
 /// Installs or renews them; answers those that are not there in the end, and why.
 pub(crate) fn install() -> Vec<(&'static str, String)> {
     let installed = SDKS.iter().map(|sdk| (sdk.name, sdk.install()));
+    let installed = installed.chain([("gVisor's runsc", gvisor::install())]);
     installed
         .filter_map(|(name, result)| Some((name, result.err()?)))
         .collect()

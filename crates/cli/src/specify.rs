@@ -163,6 +163,9 @@ fn apply_level(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Fa
     if let Some(text) = &arguments.min_level {
         spec.min_level = Some(level("--min-level", text)?);
     }
+    if let Some(runtime) = &arguments.runtime {
+        spec.runtime = Some(runtime.clone());
+    }
     match arguments.degrade {
         Some(DegradeArg::Allow) => spec.degrade = DegradeMode::Allow,
         Some(DegradeArg::Refuse) => spec.degrade = DegradeMode::Refuse,

@@ -21,6 +21,8 @@ mod crashes;
 mod forks;
 #[path = "daemon/full_disk.rs"]
 mod full_disk;
+#[path = "daemon/levels.rs"]
+mod levels;
 #[path = "daemon/lives.rs"]
 mod lives;
 #[path = "daemon/logs.rs"]

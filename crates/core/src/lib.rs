@@ -21,6 +21,7 @@ pub mod plan;
 pub mod policy;
 pub mod protected;
 pub mod record;
+pub mod runtime;
 pub mod spec;
 pub mod srt;
 pub mod template;

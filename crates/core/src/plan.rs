@@ -8,6 +8,7 @@ use crate::exec::UserIds;
 use crate::id::RunId;
 use crate::level::{DegradeMode, Level};
 use crate::limits::Limits;
+use crate::runtime::RuntimePlan;
 use crate::spec::{IdChoice, MemoryEnd, MountAccess, ZygoteRole};
 use crate::units::Bytes;
 use crate::volume::{VolumeName, VolumeQuota, VolumeUsage};
@@ -19,6 +20,8 @@ pub struct Plan {
     pub id: RunId,
     /// The level it is made at.
     pub level: Level,
+    /// What makes it at level `container`.
+    pub runtime: Option<RuntimePlan>,
     /// Whether weaker enforcement is acceptable.
     pub degrade: DegradeMode,
     /// The file system, in the order in which it is assembled: a later entry covers an earlier one.
@@ -127,7 +130,7 @@ impl Plan {
 
     /// Whether the sandbox has a superuser of its own: its first process is uid 0 of a range of ids.
     pub fn has_superuser(&self) -> bool {
-        self.user.uid == 0
+        self.user.uid == 0 && self.ids == IdChoice::Range
     }
 
     /// Whether files can be written that somebody outside may come to run: on the host itself, or by applying changes.

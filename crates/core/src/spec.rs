@@ -48,6 +48,8 @@ pub struct SandboxSpec {
     pub limits: Limits,
     /// The network.
     pub network: NetworkSpec,
+    /// The OCI runtime of level `container`, by its name or its path; when absent, the strongest that is found.
+    pub runtime: Option<std::ffi::OsString>,
     /// How user ids are mapped. When absent: a range for a root of its own where that can be had, else one id.
     pub ids: Option<IdChoice>,
     /// Whether processes in the sandbox may trace each other (debuggers, strace).
@@ -229,4 +231,13 @@ pub enum IdChoice {
     Single,
     /// 65,536 ids, from the subordinate ids of the caller or, for root, from an unused range.
     Range,
+    /// One user id and one group id, which are 0 inside: for runtimes that are to be the superuser of where they are.
+    Zero,
+}
+
+impl IdChoice {
+    /// Whether it is one user id and one group id.
+    pub fn is_one(self) -> bool {
+        self != Self::Range
+    }
 }

@@ -33,6 +33,8 @@ pub struct DaemonConfig {
     pub max_limits: SandboxLimits,
     /// The level of sandboxes; the strongest that the machine offers if `None`.
     pub level: Option<Level>,
+    /// The OCI runtime of level `container`, by its name or its path; the first that is in `PATH` if `None`.
+    pub runtime: Option<PathBuf>,
     /// Below which level none is made.
     pub min_level: Option<Level>,
     /// Whether sandboxes are made whose limits this machine cannot all enforce; each says what is not enforced.
@@ -267,6 +269,7 @@ impl Default for DaemonConfig {
                 pids: 32 * 1024,
             },
             level: None,
+            runtime: None,
             min_level: None,
             degrade: DegradeMode::Allow,
             max_sandboxes: 2000,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use offleash_core::id::SandboxName;
+use offleash_core::level::Level;
 use offleash_interpreter::language::Language;
 use offleash_interpreter::state::SavedContext;
 use offleash_store::HeldSnapshot;
@@ -29,6 +30,18 @@ pub(crate) fn check_ptrace(
         true => Err(DaemonError::NotAllowed {
             what: "sandboxes with debuggers",
             setting: "sandboxes.allow_ptrace = true",
+        }),
+        false => Ok(()),
+    }
+}
+
+/// A level below that of the server is the owner's to ask for.
+fn check_level(specification: &Specification, caller: &Caller, config: &DaemonConfig) -> Result<(), DaemonError> {
+    let usual = config.level.unwrap_or(Level::Process);
+    match specification.asked_level.is_some_and(|asked| asked < usual) && !caller.is_owner() {
+        true => Err(DaemonError::NotAllowed {
+            what: "sandboxes of a weaker level than the server's",
+            setting: "sandboxes.level = \"auto\"",
         }),
         false => Ok(()),
     }
@@ -63,6 +76,7 @@ impl CreateSpec {
         request.network.named_by_owner = caller.is_owner();
         let specification = Specification::of(&request, config)?;
         check_ptrace(&specification, caller, config)?;
+        check_level(&specification, caller, config)?;
         let timeout = specification::timeout(request.timeout_seconds, config)?;
         Ok(Self {
             caller: caller.clone(),
@@ -87,6 +101,10 @@ impl CreateSpec {
             && self.held.can_wait()
             && self.specification.snapshot.is_none()
             && !self.specification.allow_ptrace
+            && self
+                .specification
+                .asked_level
+                .is_none_or(|asked| asked == config.level.unwrap_or(Level::Process))
             && self.specification.volumes.is_empty()
             && !(self.is_late() && self.has_context(config))
     }

@@ -12,6 +12,9 @@ mod volumes;
 
 use std::sync::Arc;
 
+use offleash_core::level::Level;
+use offleash_supervisor::lifecycle::find_runtime;
+
 use crate::admission::AdmissionControl;
 use crate::adoption::SandboxAdoption;
 use crate::caller::Caller;
@@ -173,7 +176,15 @@ impl Daemon {
 }
 
 impl DaemonServices {
-    async fn open(config: DaemonConfig) -> Result<Self, DaemonError> {
+    async fn open(mut config: DaemonConfig) -> Result<Self, DaemonError> {
+        // Supervisors do not have the variables of whoever started this.
+        config.runtime = find_runtime(config.runtime.as_deref());
+        config.level = config
+            .level
+            .or(config.min_level.filter(|floor| *floor > Level::Process));
+        if config.level == Some(Level::Container) {
+            config.zygotes.max = 0;
+        }
         let config = Arc::new(config);
         let host = SandboxHost::open(config.state.clone(), config.program.clone()).await?;
         let registry = RegistryHandle::open(host.state(), host.lock()).await?;

@@ -317,6 +317,7 @@ mod tests {
             template: Template::System,
             env: Vec::new(),
             level: None,
+            runtime: None,
             min_level: None,
             degrade: DegradeMode::Allow,
             limits: LimitsOrder::default(),

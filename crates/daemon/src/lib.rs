@@ -79,7 +79,7 @@ pub use self::readiness::ReadinessObstacle;
 pub use self::records::LogsRequest;
 pub use self::registry::{ApiKey, EventKind, KeyRow, Quota, Scope, Scopes};
 pub use self::request::{
-    ALLOW_PTRACE_LABEL, CreateRequest, EgressProxy, LimitsRequest, NAME_LABEL, NetworkSettings, OnTimeout,
+    ALLOW_PTRACE_LABEL, CreateRequest, EgressProxy, LEVEL_LABEL, LimitsRequest, NAME_LABEL, NetworkSettings, OnTimeout,
 };
 pub use self::secrets::SecretView;
 pub use self::snapshots::{ImportRequest, SnapshotFilter, SnapshotPage, SnapshotRequest, SnapshotView};

@@ -3,13 +3,16 @@
 //! A supervisor is on record before it is told to make anything, so that a daemon that comes after us finds it. What of a
 //! sandbox is there when its making fails is removed. Deliberately not here: who may have one.
 
+use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use offleash_core::level::Level;
 use offleash_core::log_level::LogLevel;
 use offleash_core::spec::ZygoteRole;
 use offleash_core::template::PythonModule;
+use offleash_core::text::Text;
 use offleash_core::units::{Bytes, CpuCount};
 use offleash_store::HeldTemplate;
 use offleash_supervisor::clock::{after, own_ms};
@@ -247,7 +250,10 @@ impl SandboxMaker {
                 .await?;
         }
         let order = SupervisorOrder {
-            descent: self.zygotes.descent(&entry.origin()),
+            descent: match entry.specification().asked_level {
+                Some(Level::Container) => ZygoteRole::Alone,
+                _ => self.zygotes.descent(&entry.origin()),
+            },
             wants_copy,
             is_copied,
             ..self.sandbox_order(entry)?
@@ -337,7 +343,11 @@ impl SandboxMaker {
             template: templates::of_origin(&entry.origin()),
             // Each command is given them: a sandbox that was made ahead does not know them.
             env: Vec::new(),
-            level: config.level,
+            level: specification.asked_level.or(config.level),
+            runtime: config
+                .runtime
+                .as_deref()
+                .map(|path| Text(path.as_os_str().as_bytes().to_vec())),
             min_level: config.min_level,
             degrade: config.degrade,
             limits: LimitsOrder {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use offleash_core::level::Level;
 use offleash_core::spec::ProcessRef;
 use offleash_interpreter::contexts::DEFAULT_CWD;
 use offleash_supervisor::clock::now_ms;
@@ -12,7 +13,7 @@ use crate::config::DaemonConfig;
 use crate::error::DaemonError;
 use crate::network;
 use crate::registry::{SandboxRow, SandboxState};
-use crate::request::{ALLOW_PTRACE_LABEL, CreateRequest, LimitsRequest, NetworkSettings};
+use crate::request::{ALLOW_PTRACE_LABEL, CreateRequest, LEVEL_LABEL, LimitsRequest, NetworkSettings};
 use crate::view::SandboxLimits;
 use crate::volume_mounts::SandboxVolume;
 
@@ -22,6 +23,8 @@ pub(crate) struct Specification {
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) network: NetworkSettings,
     pub(crate) limits: SandboxLimits,
+    /// The level that it was asked for at, if it was.
+    pub(crate) asked_level: Option<Level>,
     /// Whether its programs may trace each other.
     pub(crate) allow_ptrace: bool,
     /// Whether the rules above may not be those that the sandbox has: they are written before they are set.
@@ -68,6 +71,7 @@ impl Specification {
             env: request.env.clone(),
             network: request.network.clone(),
             limits: limits(&request.limits, config)?,
+            asked_level: asked_level(&request.metadata)?,
             allow_ptrace: asks_for_ptrace(&request.metadata)?,
             ..Self::usual(config)
         })
@@ -79,6 +83,7 @@ impl Specification {
             env: BTreeMap::new(),
             network: NetworkSettings::default(),
             limits: config.default_limits,
+            asked_level: None,
             allow_ptrace: false,
             network_pending: false,
             left_ms: None,
@@ -199,6 +204,17 @@ fn within<T: PartialOrd + std::fmt::Display + Copy>(
 }
 
 /// Whether debuggers are asked for.
+fn asked_level(metadata: &BTreeMap<String, String>) -> Result<Option<Level>, DaemonError> {
+    match metadata.get(LEVEL_LABEL).map(|word| word.parse()) {
+        None => Ok(None),
+        Some(Ok(level @ (Level::Process | Level::Container))) => Ok(Some(level)),
+        Some(_) => Err(DaemonError::invalid(
+            "metadata",
+            format!("label `{LEVEL_LABEL}` is `process` or `container`"),
+        )),
+    }
+}
+
 fn asks_for_ptrace(metadata: &BTreeMap<String, String>) -> Result<bool, DaemonError> {
     match metadata.get(ALLOW_PTRACE_LABEL).map(String::as_str) {
         None | Some("false") => Ok(false),
@@ -273,6 +289,7 @@ mod tests {
     #[test]
     fn what_is_kept_is_read_back_whole_or_not_at_all() {
         let kept = Specification {
+            asked_level: Some(Level::Container),
             allow_ptrace: true,
             left_ms: Some(7),
             build: Some("1".to_owned()),

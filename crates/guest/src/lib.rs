@@ -34,6 +34,13 @@ pub const CONTROL: i32 = 3;
 /// The argument that makes it a subreaper instead of the init of a pid namespace.
 pub const SUBREAPER: &CStr = c"subreaper";
 
+/// The argument that makes the init of a pid namespace put itself under the filter in [`FILTER`] first: where a runtime starts it
+/// whose kernel is the host's.
+pub const FILTERED: &CStr = c"filtered";
+
+/// Where the filter is.
+pub const FILTER: &CStr = c"/run/.offleash-filter";
+
 /// Exit codes of the guest.
 pub mod exit {
     /// It was told to shut down.
@@ -60,6 +67,10 @@ pub fn run(argv: &[&CStr], env: &[&CStr]) -> u8 {
     let role = match argv.get(1).copied() {
         // Killing everything means `kill(-1)` for an init; anybody else would take the host's processes down with it.
         None if rustix::process::getpid().as_raw_pid() == 1 => GuestRole::Init,
+        Some(word) if word == FILTERED && rustix::process::getpid().as_raw_pid() == 1 => match filter_itself() {
+            Ok(()) => GuestRole::Init,
+            Err(_) => return exit::NOT_STARTED,
+        },
         Some(word) if word == SUBREAPER => GuestRole::Subreaper,
         _ => return exit::NOT_STARTED,
     };
@@ -67,4 +78,20 @@ pub fn run(argv: &[&CStr], env: &[&CStr]) -> u8 {
         Ok(agent) => agent.serve(),
         Err(_) => exit::NOT_STARTED,
     }
+}
+
+/// Puts this process under the filter that lies beside it.
+fn filter_itself() -> Result<(), rustix::io::Errno> {
+    use rustix::fs::{Mode, OFlags};
+    // The longest that the kernel takes is 32 KiB.
+    let mut program = alloc::vec![0; 40 << 10];
+    let file = rustix::fs::open(FILTER, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut length = 0;
+    while let Some(rest) = program.get_mut(length..).filter(|rest| !rest.is_empty()) {
+        match rustix::io::read(&file, rest)? {
+            0 => break,
+            read => length += read,
+        }
+    }
+    offleash_sys::filter::install(program.get(..length).unwrap_or_default())
 }

@@ -4,6 +4,7 @@
 //! events. Deliberately not here: which level to take and what to grant (that is decided before, in `supervisor` and
 //! `core`), and anything that prints.
 
+pub mod container;
 mod entered;
 pub mod error;
 pub mod guest_image;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use offleash_core::exec::{ExecRequest, TerminalSize, UserIds};
 use offleash_core::level::Level;
-use offleash_core::record::RunUsage;
+use offleash_core::record::{LimitHit, RunUsage};
 use offleash_core::spec::ProcessRef;
 use offleash_sys::network::NetworkSockets;
 use offleash_sys::process;
@@ -46,6 +46,11 @@ pub(crate) trait LevelHolding: Debug {
         Ok(Vec::new())
     }
 
+    /// What reaching a limit means at this level.
+    fn reached(&self, hit: LimitHit) -> LimitHit {
+        hit
+    }
+
     /// The sandbox's first process, where it is one.
     fn first_process(&self) -> Option<Pid> {
         None
@@ -77,6 +82,11 @@ pub(crate) trait LevelHolding: Debug {
 
     /// As [`Sandbox::keep_mounts`].
     fn keep_mounts(&self) -> Option<OwnedFd> {
+        None
+    }
+
+    /// Why a guest never spoke, where whoever was to start it has said something.
+    fn why_not_started(&mut self) -> Option<String> {
         None
     }
 
@@ -135,6 +145,11 @@ impl<H: LevelHolding> SupervisedSandbox<H> {
         self
     }
 
+    fn limits_reached(&mut self, now: Instant) -> Vec<SandboxEvent> {
+        let hits = self.served.watcher.tick(now).into_iter();
+        hits.map(|hit| SandboxEvent::Limit(self.holding.reached(hit))).collect()
+    }
+
     /// A guest that never spoke was perhaps never exec'd; then the first process said why.
     fn check_that_it_started(&mut self) -> Result<(), IsolationError> {
         if self.served.link.has_spoken() {
@@ -150,7 +165,15 @@ impl<H: LevelHolding> SupervisedSandbox<H> {
                 subject: failure.subject,
                 source: failure.source,
             }),
-            _ => Ok(()),
+            Some(_) => self.holding.why_not_started().map_or(Ok(()), |said| {
+                Err(IsolationError::Step {
+                    level: H::LEVEL,
+                    step: "starting the guest".to_owned(),
+                    subject: String::new(),
+                    source: io::Error::other(said),
+                })
+            }),
+            None => Ok(()),
         }
     }
 }
@@ -293,6 +316,10 @@ impl<H: LevelHolding> Sandbox for SupervisedSandbox<H> {
             events.extend(self.entered.turn(take_output));
         }
         events.extend(self.holding.take_in(&mut self.served));
+        if events.contains(&SandboxEvent::Gone) && self.killed.is_none() {
+            // What it ended of, if that was a limit, comes first.
+            events.splice(0..0, self.limits_reached(Instant::now()));
+        }
         Ok(events)
     }
 
@@ -300,7 +327,7 @@ impl<H: LevelHolding> Sandbox for SupervisedSandbox<H> {
         let mut events = self.news(take_output)?;
         let now = Instant::now();
         if self.pause.is_none() && now >= self.served.watcher.next_tick() && !self.served.link.is_gone() {
-            events.extend(self.served.watcher.tick(now).into_iter().map(SandboxEvent::Limit));
+            events.extend(self.limits_reached(now));
             events.extend(self.holding.look(now, &mut self.served)?);
         }
         Ok(events)

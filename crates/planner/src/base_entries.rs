@@ -67,12 +67,12 @@ const SUDO: &str = "/usr/bin/sudo";
 ///
 /// Where it has one id, both names of the base template mean that.
 pub fn users(root: &RootChoice, ids: IdChoice) -> Vec<SandboxUser> {
-    let usual = user();
+    let usual = usual(ids);
     match (root, ids) {
         (RootChoice::System, _) => vec![usual],
         (RootChoice::Image(image), ids) => image::users(image, ids),
         (RootChoice::Base { .. }, IdChoice::Range) => vec![usual, superuser()],
-        (RootChoice::Base { .. }, IdChoice::Single) => {
+        (RootChoice::Base { .. }, IdChoice::Single | IdChoice::Zero) => {
             let same = SandboxUser {
                 uid: usual.uid,
                 gid: usual.gid,
@@ -87,7 +87,19 @@ pub fn users(root: &RootChoice, ids: IdChoice) -> Vec<SandboxUser> {
 pub fn first_user(root: &RootChoice, ids: IdChoice) -> SandboxUser {
     match (root, ids) {
         (RootChoice::Base { .. } | RootChoice::Image(_), IdChoice::Range) => superuser(),
-        _ => user(),
+        _ => usual(ids),
+    }
+}
+
+/// The user who works in a sandbox with such ids.
+pub(super) fn usual(ids: IdChoice) -> SandboxUser {
+    match ids {
+        IdChoice::Single | IdChoice::Range => user(),
+        IdChoice::Zero => SandboxUser {
+            uid: 0,
+            gid: 0,
+            ..user()
+        },
     }
 }
 

@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 use offleash_core::plan::{PlanEntry, PlanNode, SandboxUser};
 use offleash_core::spec::{IdChoice, ImageSpec, RootChoice};
 
+use super::base_entries::usual;
 use super::git_system;
-use super::system::{system, user};
+use super::system::system;
 use super::view::PlanView;
 
 /// The users of a sandbox of an image, the usual one first. Where it has one id, all their names mean that.
 pub(super) fn users(image: &ImageSpec, ids: IdChoice) -> Vec<SandboxUser> {
-    let one = user().ids();
     let with_ids = |user: &SandboxUser| match ids {
         IdChoice::Range => user.clone(),
-        IdChoice::Single => SandboxUser {
-            uid: one.uid,
-            gid: one.gid,
+        IdChoice::Single | IdChoice::Zero => SandboxUser {
+            uid: usual(ids).uid,
+            gid: usual(ids).gid,
             ..user.clone()
         },
     };
@@ -27,7 +27,7 @@ pub(super) fn users(image: &ImageSpec, ids: IdChoice) -> Vec<SandboxUser> {
 /// The lists of users and of groups of a sandbox of an image that are not the image's own.
 pub fn own_accounts(image: &ImageSpec, ids: IdChoice) -> Vec<(PathBuf, String)> {
     match users(image, ids).first() {
-        Some(usual) if ids == IdChoice::Single => vec![
+        Some(usual) if ids.is_one() => vec![
             ("/etc/passwd".into(), passwd(usual, &image.passwd)),
             ("/etc/group".into(), group(usual, &image.group)),
         ],

@@ -137,6 +137,7 @@ fn resolve_for(
     let plan = Plan {
         id,
         level,
+        runtime: None,
         degrade: spec.degrade,
         entries: tree.into_order(),
         user: base_entries::first_user(&spec.root, ids),

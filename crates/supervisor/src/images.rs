@@ -207,7 +207,7 @@ pub(crate) fn open(state: &Path, image: &ImageSpec, ids: IdChoice) -> Result<Ima
 pub(crate) fn ownership_of(ids: IdChoice) -> LayerOwnership {
     match ids {
         IdChoice::Range => LayerOwnership::Owned,
-        IdChoice::Single => LayerOwnership::Flat,
+        IdChoice::Single | IdChoice::Zero => LayerOwnership::Flat,
     }
 }
 

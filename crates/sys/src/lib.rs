@@ -18,6 +18,7 @@ pub mod bare;
 pub mod cgroup;
 #[cfg(feature = "std")]
 pub mod credentials;
+pub mod filter;
 #[cfg(feature = "std")]
 pub mod landlock;
 #[cfg(feature = "std")]

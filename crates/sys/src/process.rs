@@ -10,11 +10,17 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 ///
 /// Returns only if it fails (execveat(2), `AT_EMPTY_PATH`).
 pub fn exec_descriptor(program: BorrowedFd<'_>, name: &CStr, argument: Option<&CStr>) -> io::Error {
-    let arguments = [
-        name.as_ptr(),
-        argument.map_or(std::ptr::null(), CStr::as_ptr),
-        std::ptr::null(),
-    ];
+    let arguments: Vec<&CStr> = std::iter::once(name).chain(argument).collect();
+    exec_with(program, &arguments)
+}
+
+/// As [`exec_descriptor`], with any arguments, of which the first is its name.
+pub fn exec_with(program: BorrowedFd<'_>, arguments: &[&CStr]) -> io::Error {
+    let arguments: Vec<*const libc::c_char> = arguments
+        .iter()
+        .map(|argument| argument.as_ptr())
+        .chain([std::ptr::null()])
+        .collect();
     let environment = [std::ptr::null::<libc::c_char>()];
     // SAFETY: `program` is open, the path is an empty C string, both arrays end with a null pointer and all that they
     // point to outlives the call.

@@ -3,7 +3,10 @@
 //! Opened through the `/dev/ptmx` that is visible, so inside a sandbox a terminal of its own devpts. Deliberately not
 //! here: the user's own terminal, and becoming a session's terminal, which [`crate::spawn`] does in the child.
 
+use alloc::vec::Vec;
+
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::pty::OpenptFlags;
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, Winsize};
@@ -25,10 +28,21 @@ pub fn open(rows: u16, columns: u16) -> Result<Pty, Errno> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let controller = rustix::pty::openpt(flags)?;
     rustix::pty::unlockpt(&controller)?;
-    let terminal = rustix::pty::ioctl_tiocgptpeer(&controller, flags)?;
-    rustix::fs::fcntl_setfl(&controller, rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NONBLOCK)?;
+    let terminal = match rustix::pty::ioctl_tiocgptpeer(&controller, flags) {
+        // gVisor has no such request. Within a sandbox that is one kernel's alone nobody mounts anything at its name.
+        Err(Errno::NOTTY | Errno::INVAL) => by_name(&controller)?,
+        opened => opened?,
+    };
+    rustix::fs::fcntl_setfl(&controller, OFlags::RDWR | OFlags::NONBLOCK)?;
     resize(&controller, rows, columns)?;
     Ok(Pty { controller, terminal })
+}
+
+/// Opens the other end by its name.
+fn by_name(controller: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let name = rustix::pty::ptsname(controller, Vec::new())?;
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    rustix::fs::open(name, flags, rustix::fs::Mode::empty())
 }
 
 /// Gives the terminal another size; its foreground processes get SIGWINCH.

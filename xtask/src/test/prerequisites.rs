@@ -131,6 +131,11 @@ const PROGRAMS: [Program; 24] = [
         needed_for: "comparing with what another tool makes of an image",
     },
     Program {
+        command: "crun",
+        package: "crun",
+        needed_for: "an OCI runtime of the host's kernel",
+    },
+    Program {
         command: "qemu-system-x86_64",
         package: "qemu-system-x86",
         needed_for: "the tests in a virtual machine with cgroup v2",

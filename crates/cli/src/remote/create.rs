@@ -8,7 +8,7 @@ use offleash_api::client::{Client, ClientError};
 use offleash_core::spec::MountAccess;
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
-use offleash_daemon::ALLOW_PTRACE_LABEL;
+use offleash_daemon::{ALLOW_PTRACE_LABEL, LEVEL_LABEL};
 use serde_json::{Value, json};
 
 use super::{assignments, line, seconds, text};
@@ -55,6 +55,9 @@ pub(super) fn create(client: &Client, arguments: &CreateArgs) -> Result<ExitCode
     }
     if arguments.allow_ptrace {
         body["metadata"][ALLOW_PTRACE_LABEL] = json!("true");
+    }
+    if let Some(level) = &arguments.level {
+        body["metadata"][LEVEL_LABEL] = json!(level);
     }
     if let Some(snapshot) = &arguments.snapshot {
         body["snapshot"] = json!(snapshot);

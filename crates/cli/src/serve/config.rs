@@ -12,6 +12,7 @@ use std::time::Duration;
 use offleash_api::{Listen, ServerConfig, TlsFiles};
 use offleash_core::level::{DegradeMode, Level};
 use offleash_daemon::{AdmissionConfig, DaemonConfig, SandboxLimits};
+use offleash_supervisor::lifecycle::find_runtime;
 
 use self::keys::{Server, Tables};
 use self::written::{Written, Wrong};
@@ -206,6 +207,7 @@ fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Wrong> 
         None | Some("auto") => None,
         Some(word) => Some(word.parse().map_err(|error| Wrong::new("sandboxes.level", error))?),
     };
+    config.runtime = sandboxes.runtime.as_deref().map(PathBuf::from);
     let min_level = sandboxes.min_level.as_deref().map(str::parse).transpose();
     config.min_level = min_level.map_err(|error| Wrong::new("sandboxes.min_level", error))?;
     config.degrade = match sandboxes.degrade.as_deref() {
@@ -259,17 +261,26 @@ fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Wrong> 
 
 /// Refuses levels at which no sandbox of the server can be made.
 fn check_level(config: &DaemonConfig) -> Result<(), Wrong> {
-    /// The one of which sandboxes have a root of their own, as all of the server's have.
-    const THERE: Level = Level::Process;
+    /// Those of which sandboxes have a root of their own, as all of the server's have.
+    const THERE: [Level; 2] = [Level::Process, Level::Container];
     let wrong = |key, level| {
         Wrong::new(
             key,
-            format!("it is `{level}`, and sandboxes of the server are of level `{THERE}`"),
+            format!(
+                "it is `{level}`, and sandboxes of the server are of level `{}` or `{}`",
+                THERE[0], THERE[1]
+            ),
         )
     };
+    let wanted = config.runtime.as_deref();
+    let is_needed = wanted.is_some() || config.level == Some(Level::Container);
+    if is_needed && find_runtime(wanted).is_none() {
+        let why = "there is no such `runsc`, `crun` or `runc`; `offleash doctor` says what the machine has";
+        return Err(Wrong::new("sandboxes.runtime", why));
+    }
     match (config.level, config.min_level) {
-        (Some(level), _) if level != THERE => Err(wrong("sandboxes.level", level)),
-        (_, Some(level)) if level > THERE => Err(wrong("sandboxes.min_level", level)),
+        (Some(level), _) if !THERE.contains(&level) => Err(wrong("sandboxes.level", level)),
+        (_, Some(level)) if level > THERE[1] => Err(wrong("sandboxes.min_level", level)),
         _ => Ok(()),
     }
 }

@@ -140,6 +140,7 @@ fn order(host: &SandboxHost, config: &DaemonConfig, id: &RunId, origin: &Templat
         template: templates::of_origin(origin),
         env: Vec::new(),
         level: config.level,
+        runtime: None,
         min_level: config.min_level,
         degrade: config.degrade,
         limits: limits(config),

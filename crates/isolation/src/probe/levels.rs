@@ -6,6 +6,14 @@ use super::{FeatureCheck, FeatureStatus, LevelReport};
 
 /// What level `process` cannot be without, unless degrading is allowed.
 pub(super) const PROCESS: [&str; 5] = ["kernel", "user-namespaces", "mount-calls", "seccomp", "landlock"];
+/// What level `container` cannot be without.
+const CONTAINER: [&str; 5] = [
+    "kernel",
+    "user-namespaces",
+    "mount-calls",
+    "seccomp",
+    "container-runtimes",
+];
 /// What level `process-landlock` cannot be without.
 const PROCESS_LANDLOCK: [&str; 3] = ["kernel", "landlock", "seccomp"];
 
@@ -18,7 +26,7 @@ fn of_level(level: Level, checks: &[FeatureCheck]) -> LevelReport {
     match level {
         Level::ProcessLandlock => weaker(from_needs(level, &PROCESS_LANDLOCK, checks), checks),
         Level::Process => from_needs(level, &PROCESS, checks),
-        Level::Container => not_built(level, "container-runtimes", checks),
+        Level::Container => from_needs(level, &CONTAINER, checks),
         Level::Microvm => not_built(level, "hypervisors", checks),
     }
 }
@@ -84,6 +92,7 @@ mod tests {
             "seccomp",
             "landlock",
             "container-runtimes",
+            "hypervisors",
         ];
         let status = |name| {
             if missing.contains(&name) {
@@ -107,9 +116,11 @@ mod tests {
 
     #[test]
     fn a_level_is_available_when_nothing_it_needs_is_missing() {
-        assert_eq!(available(&[]), [Level::ProcessLandlock, Level::Process]);
+        let all = [Level::ProcessLandlock, Level::Process, Level::Container];
+        assert_eq!(available(&[]), all);
+        assert_eq!(available(&["container-runtimes"]), all[..2]);
         assert_eq!(available(&["user-namespaces"]), [Level::ProcessLandlock]);
-        assert_eq!(available(&["landlock"]), []);
+        assert_eq!(available(&["landlock"]), [Level::Container]);
         assert_eq!(available(&["seccomp"]), []);
     }
 
@@ -129,7 +140,7 @@ mod tests {
         let reports = from_checks(&checks(&["user-namespaces", "mount-calls"]));
         assert_eq!(reports[1].why, "lacks user-namespaces, mount-calls");
         assert_eq!(
-            reports[2].why,
+            reports[3].why,
             "not in this version of offleash; the machine has /usr/bin/crun"
         );
     }

@@ -93,6 +93,11 @@ pub struct ProbeSubject {
     pub search_path: OsString,
 }
 
+/// The first executable file of that name in `search_path`.
+pub fn find_program(name: &str, search_path: &std::ffi::OsStr) -> Option<PathBuf> {
+    programs::find(name, search_path)
+}
+
 impl ProbeSubject {
     /// This process, its program and its `PATH`.
     ///

@@ -7,7 +7,7 @@ use rustix::fs::{Access, access};
 
 use super::{FeatureCheck, FeatureStatus, shown};
 
-const CONTAINER_RUNTIMES: [&str; 5] = ["runsc", "kata-runtime", "crun", "runc", "youki"];
+const CONTAINER_RUNTIMES: [&str; 3] = ["runsc", "crun", "runc"];
 const HYPERVISORS: [&str; 5] = [
     "qemu-system-x86_64",
     "qemu-system-aarch64",

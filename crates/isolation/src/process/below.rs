@@ -71,7 +71,7 @@ impl ZygoteProcess {
 fn owner(ids: &SandboxIds) -> UserIds {
     match ids.choice {
         IdChoice::Range => ids.worker,
-        IdChoice::Single => UserIds {
+        IdChoice::Single | IdChoice::Zero => UserIds {
             uid: ids.uid,
             gid: ids.gid,
         },

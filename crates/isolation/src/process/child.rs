@@ -35,6 +35,24 @@ pub(super) struct InheritedDescriptors<'a> {
     pub(super) hands_out: bool,
     /// Descriptors that belong to the parent alone.
     pub(super) parents: &'a [BorrowedFd<'a>],
+    /// What it becomes in place of the guest.
+    pub(super) housed: Option<&'a dyn HousedProgram>,
+}
+
+/// A program that a sandbox's first process becomes in place of the guest, which it then starts itself: it lives in a small
+/// root of its own, of which the sandbox's tree is one directory.
+pub(crate) trait HousedProgram: std::fmt::Debug {
+    /// Takes from the host's tree what it needs, before that goes.
+    fn fetch(&self, plan: &Plan, given: &mut dyn TreeGiver) -> Result<Vec<OwnedFd>, StepFailure>;
+
+    /// Makes its own root, and enters it; the present one is the sandbox's tree. Answers a file in which it tells what goes wrong.
+    fn house(&self, plan: &Plan, held: HeldByGroup, fetched: &[OwnedFd]) -> Result<OwnedFd, StepFailure>;
+
+    /// Takes away what it does not need, with what the supervisor is told of that.
+    fn confine(&self, plan: &Plan) -> Result<Vec<ReportLine>, StepFailure>;
+
+    /// Becomes it.
+    fn exec(&self, plan: &Plan, fetched: &[OwnedFd]) -> io::Error;
 }
 
 /// What the child is told to become; sent to it, since it starts before that is known.
@@ -118,6 +136,10 @@ fn become_guest(inherited: &InheritedDescriptors<'_>) -> Result<std::convert::In
     let order = receive_order(inherited.control)?;
     let plan = &order.plan;
     arrivals.expected.clone_from(&order.from_parent);
+    let housed = match inherited.housed {
+        Some(program) => Some((program, program.fetch(plan, &mut arrivals)?)),
+        None => None,
+    };
     rustix::system::sethostname(plan.hostname.as_bytes())
         .map_err(|error| step("setting the host name")(error.into()))?;
     let processors = ProcessorSet::of(plan).map_err(step("choosing processors"))?;
@@ -133,6 +155,10 @@ fn become_guest(inherited: &InheritedDescriptors<'_>) -> Result<std::convert::In
 
     let (sent, bounds) = arrivals.wait_for_start()?;
     let guest = place_guest(entered.guest.or(sent))?;
+    if let Some((program, fetched)) = &housed {
+        let network = network.as_ref().map(network::in_order).unwrap_or_default();
+        return become_housed(inherited, *program, fetched, plan, bounds.held, &network);
+    }
     // In our cgroup by now, so that the namespace's root is that one (THREATS P4).
     namespaces::unshare_cgroup().map_err(step("making a cgroup namespace"))?;
     if inherited.hands_out {
@@ -192,6 +218,33 @@ fn become_guest(inherited: &InheritedDescriptors<'_>) -> Result<std::convert::In
     drop((listener, ruleset, network, entered.shown));
     let error = process::exec_descriptor(guest.as_fd(), c"offleash-guest", None);
     Err(step("starting the guest")(error))
+}
+
+/// The rest of the way to a program that starts the guest itself.
+fn become_housed(
+    inherited: &InheritedDescriptors<'_>,
+    program: &dyn HousedProgram,
+    fetched: &[OwnedFd],
+    plan: &Plan,
+    held: HeldByGroup,
+    network: &[BorrowedFd<'_>],
+) -> Result<std::convert::Infallible, StepFailure> {
+    let told = program.house(plan, held, fetched)?;
+    namespaces::unshare_cgroup().map_err(step("making a cgroup namespace"))?;
+    let report = program.confine(plan)?;
+    rustix::stdio::dup2_stderr(&told).map_err(|error| step("placing standard error")(error.into()))?;
+    place_control(inherited.control).map_err(step("placing the control socket"))?;
+    process::close_from_at_exec(4).map_err(step("closing inherited descriptors"))?;
+    let handed = HandedDescriptors {
+        shown: Some(told.as_fd()),
+        network: network.to_vec(),
+        ..HandedDescriptors::default()
+    };
+    inherited
+        .channel
+        .ready(&report, &handed)
+        .map_err(step("reporting to the supervisor"))?;
+    Err(step("starting the runtime")(program.exec(plan, fetched)))
 }
 
 fn take_capabilities_away(plan: &Plan) -> io::Result<()> {
@@ -438,7 +491,7 @@ pub(crate) fn place_control(control: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// A line of the report.
-type ReportLine = (char, &'static str, String);
+pub(crate) type ReportLine = (char, &'static str, String);
 
 /// The second wall: what of the tree may be read, written and executed, whatever the mounts say.
 /// Answers it, too, where processes are to enter the sandbox later.

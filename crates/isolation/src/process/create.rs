@@ -15,6 +15,7 @@ use offleash_sys::namespaces::{self, ForkedChild, IdMap, NamespaceSet, UserNames
 use offleash_sys::{mount, process, socket};
 
 use super::below::ZygoteProcess;
+use super::child::HousedProgram;
 use super::door::{JoinSpec, PendingFork};
 use super::grouping::{self, GroupPlan};
 use super::handshake::{self, ChildReport, ParentEnd, StepFailure};
@@ -29,7 +30,7 @@ use crate::sandbox::{EnforcementReport, LeftoverKeeper, SandboxIds};
 ///
 /// It knows nothing of its sandbox yet but the ids, so it can be made before there is a plan. Dropped, it is killed.
 #[derive(Debug)]
-pub(super) struct PendingInit {
+pub(crate) struct PendingInit {
     ids: SandboxIds,
     identity: IdMaps,
     unfinished: UnfinishedSandbox,
@@ -41,7 +42,7 @@ pub(super) struct PendingInit {
 
 impl PendingInit {
     /// Starts one; the calling process must have one thread.
-    pub(super) fn new(ids: SandboxIds) -> Result<Self, IsolationError> {
+    pub(crate) fn new(ids: SandboxIds, housed: Option<&dyn HousedProgram>) -> Result<Self, IsolationError> {
         let identity = identity::choose(&ids).map_err(|error| failed("choosing user ids", "", error))?;
         let (control, guest_control) =
             socket::stream_pair().map_err(|error| failed("making the control socket", "", error))?;
@@ -51,6 +52,7 @@ impl PendingInit {
             control: guest_control.as_fd(),
             hands_out: ids.descent == ZygoteRole::Zygote,
             parents: &[control.as_fd(), channel.0.as_fd()],
+            housed,
         };
         // Without the network namespace, which takes longest and which the child makes itself at the same time.
         let namespaces = NamespaceSet {
@@ -108,7 +110,7 @@ impl PendingInit {
     }
 
     /// Whether these are its ids.
-    pub(super) fn has(&self, ids: &SandboxIds) -> bool {
+    pub(crate) fn has(&self, ids: &SandboxIds) -> bool {
         self.ids == *ids
     }
 
@@ -140,10 +142,19 @@ impl PendingInit {
 
     /// Makes it the sandbox of `plan`; when it fails, everything that was made is gone again.
     pub(super) fn become_sandbox(
-        mut self,
+        self,
         plan: &Plan,
         leftovers: &mut dyn LeftoverKeeper,
     ) -> Result<ProcessSandbox, IsolationError> {
+        ProcessSandbox::new(plan, self.make(plan, leftovers)?)
+    }
+
+    /// Has it take the last steps to what it is to become; what the sandbox of `plan` is put together from.
+    pub(crate) fn make(
+        mut self,
+        plan: &Plan,
+        leftovers: &mut dyn LeftoverKeeper,
+    ) -> Result<SandboxParts, IsolationError> {
         prepare_layers(plan, &self.identity)?;
         let order = child::ChildOrder {
             plan,
@@ -183,7 +194,7 @@ impl PendingInit {
         let sockets = sockets.map_err(|error| failed("taking over the sockets of the network", "", error))?;
         let network = plan.network.then_some(sockets);
         let (first, group) = unfinished.complete();
-        let parts = SandboxParts {
+        Ok(SandboxParts {
             first,
             channel,
             control,
@@ -194,8 +205,7 @@ impl PendingInit {
             enforcement,
             door,
             coming,
-        };
-        ProcessSandbox::new(plan, parts)
+        })
     }
 }
 
@@ -404,6 +414,13 @@ impl ParentSide<'_> {
                 self.send_tree(number, tree.as_fd())?;
                 continue;
             }
+            if let (tree::RUNTIME, Some(runtime)) = (number, &self.order.plan.runtime) {
+                let program = &runtime.program;
+                let tree = mount::clone_resolved(program);
+                let tree = tree.map_err(|error| failed("opening", program.to_string_lossy(), error))?;
+                self.send_tree(number, tree.as_fd())?;
+                continue;
+            }
             let path = path_of(&self.order.plan.entries[tree::entry_of(number)].node, number);
             let opened = if number != tree::layer_number(tree::entry_of(number)) {
                 mount::clone_resolved(path)
@@ -546,7 +563,9 @@ fn trees_of_the_parent(plan: &Plan, identity: &IdMaps) -> Vec<usize> {
     if identity.writer != MapWriter::Privileged {
         return Vec::new();
     }
-    let mut numbers = Vec::from_iter(plan.guest.is_some().then_some(tree::GUEST));
+    // In the order in which they are asked for.
+    let mut numbers = Vec::from_iter(plan.runtime.is_some().then_some(tree::RUNTIME));
+    numbers.extend(plan.guest.is_some().then_some(tree::GUEST));
     for (entry, node) in plan.entries.iter().map(|entry| &entry.node).enumerate() {
         match node {
             PlanNode::Volume { .. } => numbers.push(tree::source_number(entry)),

@@ -48,7 +48,7 @@ const LINKS_OF_ONE: u64 = 3;
 
 /// What the sandbox was made with that a process has to take on.
 #[derive(Debug)]
-pub(super) struct JoinSpec {
+pub(crate) struct JoinSpec {
     pub(super) first: Pid,
     /// Who is there.
     pub(super) census: ProcessAudit,
@@ -66,7 +66,7 @@ pub(super) struct JoinSpec {
 
 /// A copy of a zygote's process that was asked for, and waits for its order or is still being made.
 #[derive(Debug)]
-pub(super) struct PendingFork {
+pub(crate) struct PendingFork {
     zygote: OwnedFd,
     /// The sandbox's first process.
     first: Pid,

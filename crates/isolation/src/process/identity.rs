@@ -59,7 +59,7 @@ pub(super) fn choose(ids: &SandboxIds) -> io::Result<IdMaps> {
     }
     match for_root(ids) {
         // In a user namespace that has this one id (`unshare -r`, rootless containers) root is an ordinary user outside.
-        Err(error) if error.kind() == io::ErrorKind::NotFound && ids.choice == IdChoice::Single => for_user(ids),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && ids.choice.is_one() => for_user(ids),
         chosen => chosen,
     }
 }
@@ -198,7 +198,7 @@ fn for_user(ids: &SandboxIds) -> io::Result<IdMaps> {
             count: 1,
         }]
     };
-    if ids.choice == IdChoice::Single {
+    if ids.choice.is_one() {
         return Ok(IdMaps {
             uid_map: single(ids.uid, own.0),
             gid_map: single(ids.gid, own.1),

@@ -8,7 +8,7 @@
 mod below;
 mod census;
 pub(crate) mod child;
-mod create;
+pub(crate) mod create;
 pub(crate) mod door;
 pub(crate) mod grouping;
 pub(crate) mod handshake;
@@ -17,10 +17,10 @@ mod masks;
 pub(crate) mod network;
 mod network_namespace;
 mod no_route;
-mod running;
+pub(crate) mod running;
 mod showing;
 mod superuser;
-mod tree;
+pub(crate) mod tree;
 
 use std::os::fd::OwnedFd;
 
@@ -47,7 +47,7 @@ impl Backend for ProcessBackend {
     }
 
     fn prepare(&mut self, ids: &SandboxIds) -> Result<(), IsolationError> {
-        self.prepared = Some(PendingInit::new(ids.clone())?);
+        self.prepared = Some(PendingInit::new(ids.clone(), None)?);
         Ok(())
     }
 
@@ -65,7 +65,7 @@ impl Backend for ProcessBackend {
         let ids = SandboxIds::of(plan);
         let embryo = match self.prepared.take().filter(|embryo| embryo.has(&ids)) {
             Some(embryo) => embryo,
-            None => PendingInit::new(ids)?,
+            None => PendingInit::new(ids, None)?,
         };
         Ok(Box::new(embryo.become_sandbox(plan, leftovers)?))
     }

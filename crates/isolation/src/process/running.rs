@@ -28,20 +28,20 @@ use crate::supervised::{LevelHolding, ServedBy, SupervisedSandbox};
 
 /// What a sandbox is put together from.
 #[derive(Debug)]
-pub(super) struct SandboxParts {
-    pub(super) first: Option<ForkedChild>,
-    pub(super) channel: ParentEnd,
-    pub(super) control: OwnedFd,
-    pub(super) listener: Option<OwnedFd>,
+pub(crate) struct SandboxParts {
+    pub(crate) first: Option<ForkedChild>,
+    pub(crate) channel: ParentEnd,
+    pub(crate) control: OwnedFd,
+    pub(crate) listener: Option<OwnedFd>,
     /// Where what is shown of the limits is kept up to date.
-    pub(super) shown: Option<OwnedFd>,
-    pub(super) network: Option<NetworkSockets>,
-    pub(super) group: Option<ControlGroup>,
-    pub(super) enforcement: EnforcementReport,
+    pub(crate) shown: Option<OwnedFd>,
+    pub(crate) network: Option<NetworkSockets>,
+    pub(crate) group: Option<ControlGroup>,
+    pub(crate) enforcement: EnforcementReport,
     /// Where processes that were not started inside come in, if they may.
-    pub(super) door: Option<JoinSpec>,
+    pub(crate) door: Option<JoinSpec>,
     /// What comes in there first, if it was asked for ahead.
-    pub(super) coming: Option<PendingFork>,
+    pub(crate) coming: Option<PendingFork>,
 }
 
 /// How often to look how full each tmpfs is and, where no cgroup counts memory, to ask the guest what the sandbox holds.

@@ -29,7 +29,7 @@ mod root;
 mod shown;
 
 /// Gives the trees that only the parent could make.
-pub(super) trait TreeGiver {
+pub(crate) trait TreeGiver {
     /// The tree with this number, if it is one that the parent makes; waits for it.
     fn tree(&mut self, number: usize) -> Result<Option<OwnedFd>, StepFailure>;
 }
@@ -64,6 +64,9 @@ const TREES: usize = 4;
 
 /// The number of the tree that is the guest's program.
 pub(super) const GUEST: usize = 0xffff;
+
+/// The number of the tree that is the runtime's program.
+pub(crate) const RUNTIME: usize = 0xfffe;
 
 const SEALED: MountRestrictions = MountRestrictions {
     read_only: true,

@@ -181,7 +181,7 @@ impl<'a> BuildExecutor<'a> {
         };
         let form = match ids {
             IdChoice::Range => "range",
-            IdChoice::Single => "single",
+            IdChoice::Single | IdChoice::Zero => "single",
         };
         let state = StageState::new(root.digest, root.config.clone(), form);
         self.bases.push(root);
@@ -354,7 +354,7 @@ impl<'a> BuildExecutor<'a> {
         // A root of an image has one part.
         let part = layer.join("root");
         let owner = match self.ids.unwrap_or_default() {
-            IdChoice::Single => CapturedOwner::Single,
+            IdChoice::Single | IdChoice::Zero => CapturedOwner::Single,
             IdChoice::Range if !offleash_sys::process::is_root() => CapturedOwner::CallerRange,
             IdChoice::Range => {
                 let found = std::fs::symlink_metadata(&part).map_err(|source| ImageError::File {

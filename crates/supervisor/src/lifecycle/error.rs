@@ -66,6 +66,12 @@ pub enum LifecycleError {
         /// The level.
         level: Level,
     },
+    /// There is no OCI runtime for level `container`.
+    #[error("level `container` takes an OCI runtime, and there is no {}", .wanted.as_deref().map_or_else(|| "runsc, crun or runc in PATH".to_owned(), |name| format!("`{}` that is one", name.escape_debug())))]
+    NoRuntime {
+        /// The one that was asked for.
+        wanted: Option<String>,
+    },
     /// The level that was asked for is below the floor.
     #[error("level `{level}` is weaker than `{floor}`, which was asked for at least")]
     BelowFloor {
@@ -116,6 +122,7 @@ impl LifecycleError {
             Self::UpstreamProxy(error) => Some(error),
             Self::Secrets(error) => Some(error),
             Self::LevelUnavailable { .. }
+            | Self::NoRuntime { .. }
             | Self::BelowFloor { .. }
             | Self::Trust(_)
             | Self::Publish { .. }
@@ -127,7 +134,7 @@ impl LifecycleError {
 impl Explained for LifecycleError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::LevelUnavailable { .. } | Self::BelowFloor { .. } => ErrorKind::Unsupported,
+            Self::LevelUnavailable { .. } | Self::NoRuntime { .. } | Self::BelowFloor { .. } => ErrorKind::Unsupported,
             Self::Publish { source, .. } => match source.kind() {
                 io::ErrorKind::AddrInUse => ErrorKind::Conflict,
                 io::ErrorKind::PermissionDenied => ErrorKind::Denied,
@@ -148,6 +155,9 @@ impl Explained for LifecycleError {
             Self::LevelUnavailable { .. } => {
                 Some("`offleash doctor` lists the levels that this machine has".to_owned())
             }
+            Self::NoRuntime { .. } => Some(
+                "install `runsc` (gVisor), or name a `runsc`, `crun` or `runc` with `--runtime`, by its name or its path".to_owned(),
+            ),
             Self::Trust(_) => Some(
                 "install the package ca-certificates, or name a file with certificate authorities in SSL_CERT_FILE"
                     .to_owned(),

@@ -5,7 +5,9 @@ use std::os::fd::OwnedFd;
 use offleash_core::id::RunId;
 use offleash_core::level::{DegradeMode, Level, LevelChoice};
 use offleash_core::plan::{Plan, SandboxUser};
+use offleash_core::runtime::RuntimePlan;
 use offleash_core::spec::{IdChoice, MountAccess, MountSpec, RootChoice, SandboxSpec};
+use offleash_isolation::container::{self, ContainerBackend};
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::process::ProcessBackend;
 use offleash_isolation::process_landlock::ProcessLandlockBackend;
@@ -15,13 +17,13 @@ use offleash_sys::process::is_root;
 use super::LifecycleError;
 use offleash_core::error::with_causes;
 
-/// The level for a spec: the one asked for, or the strongest that needs no image, if it is not below the floor.
+/// The level for a spec: the one asked for; or `process`, or a stronger one where that is the floor.
 ///
 /// # Errors
 /// `LevelUnavailable` or `BelowFloor`.
 pub fn choose(spec: &SandboxSpec) -> Result<Level, LifecycleError> {
     let level = match spec.level {
-        LevelChoice::Auto => Level::Process,
+        LevelChoice::Auto => spec.min_level.unwrap_or(Level::Process).max(Level::Process),
         LevelChoice::Exactly(level) => level,
     };
     backend(level)?;
@@ -31,12 +33,33 @@ pub fn choose(spec: &SandboxSpec) -> Result<Level, LifecycleError> {
     }
 }
 
+/// The OCI runtime of that name or path, or the strongest in this process's `PATH`.
+pub fn find_runtime(wanted: Option<&std::path::Path>) -> Option<std::path::PathBuf> {
+    let search_path = std::env::var_os("PATH").unwrap_or_default();
+    container::find_runtime(&search_path, wanted).map(|(_, program)| program)
+}
+
+/// The runtime that makes a sandbox of the level, if that needs one.
+fn runtime(spec: &SandboxSpec, level: Level) -> Result<Option<RuntimePlan>, LifecycleError> {
+    if level != Level::Container {
+        return Ok(None);
+    }
+    let search_path = std::env::var_os("PATH").unwrap_or_default();
+    let wanted = spec.runtime.as_deref().map(std::path::Path::new);
+    let found = container::find_runtime(&search_path, wanted);
+    let (kind, program) = found.ok_or_else(|| LifecycleError::NoRuntime {
+        wanted: spec.runtime.as_ref().map(|name| name.to_string_lossy().into_owned()),
+    })?;
+    Ok(Some(RuntimePlan { kind, program }))
+}
+
 /// What makes sandboxes of a level.
 fn backend(level: Level) -> Result<Box<dyn Backend>, LifecycleError> {
     match level {
         Level::Process => Ok(Box::new(ProcessBackend::default())),
         Level::ProcessLandlock => Ok(Box::new(ProcessLandlockBackend)),
-        Level::Container | Level::Microvm => Err(LifecycleError::LevelUnavailable { level }),
+        Level::Container => Ok(Box::new(ContainerBackend::default())),
+        Level::Microvm => Err(LifecycleError::LevelUnavailable { level }),
     }
 }
 
@@ -52,6 +75,8 @@ pub(crate) struct ChosenLevel {
     fallen: Option<String>,
     /// How many ids the sandbox has.
     ids: IdChoice,
+    /// What makes it at level `container`.
+    runtime: Option<RuntimePlan>,
 }
 
 impl ChosenLevel {
@@ -67,9 +92,10 @@ impl ChosenLevel {
             fallback: fallback(spec),
             fallen: None,
             ids: spec.ids.unwrap_or_default(),
+            runtime: runtime(spec, level)?,
         };
         let has_own_root = matches!(spec.root, RootChoice::Base { .. } | RootChoice::Image(_));
-        if has_own_root && level != Level::Process {
+        if has_own_root && level == Level::ProcessLandlock {
             let operation = "give a sandbox a root of its own";
             return Err(IsolationError::Unsupported { level, operation }.into());
         }
@@ -77,13 +103,21 @@ impl ChosenLevel {
         let is_written = |mount: &MountSpec| mount.access == MountAccess::Rw;
         let shares_files = spec.workspace.is_some() || spec.mounts.iter().any(is_written) || !spec.volumes.is_empty();
         let wants_range = is_root() || !shares_files;
-        if has_own_root && spec.ids.is_none() && wants_range {
+        let takes_range = match level {
+            // A runtime is the superuser of where it is, and its code better is not.
+            Level::Container => true,
+            _ => has_own_root && wants_range,
+        };
+        if spec.ids.is_none() && takes_range {
             chosen.ids = IdChoice::Range;
             if chosen.backend.prepare(&ids_of(spec, id, IdChoice::Range)).is_ok() {
                 return Ok(chosen);
             }
             // Then one has to do.
             chosen.ids = IdChoice::Single;
+        }
+        if level == Level::Container && chosen.ids.is_one() {
+            chosen.ids = IdChoice::Zero;
         }
         if let Err(error) = chosen.backend.prepare(&ids_of(spec, id, chosen.ids)) {
             chosen.fall_back(error)?;
@@ -118,6 +152,7 @@ impl ChosenLevel {
         leftovers: &mut dyn LeftoverKeeper,
     ) -> Result<Box<dyn Sandbox>, LifecycleError> {
         plan.level = self.level;
+        plan.runtime.clone_from(&self.runtime);
         match self.backend.create(plan, leftovers) {
             Ok(sandbox) => Ok(sandbox),
             Err(error) => {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use offleash_core::id::RunId;
 use offleash_core::level::Level;
 use offleash_core::plan::{Environment, Plan, PlanEntry, PlanNode};
-use offleash_core::spec::{IdChoice, ImageSpec, MountAccess, RootChoice, SandboxSpec, ZygoteRole};
+use offleash_core::spec::{ImageSpec, MountAccess, RootChoice, SandboxSpec, ZygoteRole};
 use offleash_core::text::Text;
 use offleash_gateway::{Gateway, Trust};
 use offleash_isolation::guest_image;
@@ -247,7 +247,7 @@ impl<'a> SandboxMaking<'a> {
     pub(crate) fn plan(&mut self) -> Result<PlannedSandbox, LifecycleError> {
         let LaunchSpec { spec, id, .. } = &self.launch;
         let volumes = HeldVolumes::hold(&self.state, &spec.volumes)?;
-        if self.chosen.ids() == IdChoice::Single {
+        if self.chosen.ids().is_one() {
             volumes.give_to_worker()?;
         }
         let trust = network::trust(&spec.network)?;

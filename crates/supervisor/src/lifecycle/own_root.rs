@@ -88,7 +88,7 @@ impl OwnRoot {
         let snapshot = snapshot.as_ref().map(|id| hold_snapshot(state, id)).transpose()?;
         let template = ReadyBase::ready(state, &offleash_planner::users(&spec.root, ids))?;
         let is_new = layer.is_none() && !is_copied(state, id);
-        let heir = (is_new && ids == IdChoice::Single && (built.is_some() || snapshot.is_some()))
+        let heir = (is_new && ids.is_one() && (built.is_some() || snapshot.is_some()))
             .then(|| offleash_planner::first_user(&spec.root, ids));
         Ok(Some(Self {
             lower: LowerRoot::Base {

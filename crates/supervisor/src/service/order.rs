@@ -1,6 +1,7 @@
 //! What a supervisor is told to make: all that it needs, as one frame on its standard input.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -49,6 +50,8 @@ pub struct SupervisorOrder {
     pub env: Vec<(Text, Text)>,
     /// The level; the strongest that is to be had if absent.
     pub level: Option<Level>,
+    /// The OCI runtime of level `container`, a path.
+    pub runtime: Option<Text>,
     /// Below which level it is not to be made.
     pub min_level: Option<Level>,
     /// Whether weaker enforcement than asked for is acceptable.
@@ -382,6 +385,7 @@ impl SupervisorOrder {
         network.drop_idle();
         let mut spec = SandboxSpec {
             level: self.level.map_or(LevelChoice::Auto, LevelChoice::Exactly),
+            runtime: self.runtime.as_ref().map(|path| OsStr::from_bytes(&path.0).to_owned()),
             min_level: self.min_level,
             degrade: self.degrade,
             limits: self.limits.limits(),
@@ -440,6 +444,7 @@ mod tests {
             template: Template::Built("python".parse().unwrap()),
             env: vec![("A".into(), "".into())],
             level: Some(Level::Process),
+            runtime: Some("/opt/runsc".into()),
             min_level: Some(Level::ProcessLandlock),
             degrade: DegradeMode::Allow,
             limits: LimitsOrder {

@@ -112,7 +112,7 @@ fn carry_out(
         state,
     };
     let ids = build.ids()?;
-    if !recipe.apt.is_empty() && ids == IdChoice::Single {
+    if !recipe.apt.is_empty() && ids.is_one() {
         match steps::left_out(&recipe, PackageManager::Apt) {
             Some(packages) => progress.left_out(&packages, &told(&TemplateError::NoSuperuser)),
             None => return Err(TemplateError::NoSuperuser),

@@ -14,6 +14,7 @@ mod emit;
 mod notify;
 mod numbers;
 mod rule;
+mod runtime;
 mod service;
 mod table;
 #[cfg(test)]
@@ -83,6 +84,14 @@ pub fn compile(options: &FilterOptions) -> SeccompFilter {
 pub fn compile_service() -> SeccompFilter {
     SeccompFilter {
         program: service::program(),
+        asks: false,
+    }
+}
+
+/// Compiles the filter of an OCI runtime in namespaces of ours (`runtime`).
+pub fn compile_runtime() -> SeccompFilter {
+    SeccompFilter {
+        program: runtime::program(),
         asks: false,
     }
 }

@@ -112,7 +112,7 @@ unsafe fn prepare(plan: &mut ChildPlan) -> (ChildStep, i32) {
     }
     let answer = call(
         libc::SYS_close_range,
-        [plan.descriptor_count, u32::MAX as usize, 0, 0, 0, 0],
+        [plan.descriptor_count, raw::LAST_DESCRIPTOR, 0, 0, 0, 0],
     );
     if answer < 0 {
         return (ChildStep::Close, raw::errno(answer));

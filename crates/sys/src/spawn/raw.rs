@@ -7,6 +7,9 @@ use core::ffi::c_long;
 
 use rustix::io::Errno;
 
+/// As high as the number of a descriptor can be: gVisor takes no higher one as the end of a range, which Linux does.
+pub(crate) const LAST_DESCRIPTOR: usize = i32::MAX as usize;
+
 /// Calls the kernel.
 ///
 /// # Safety

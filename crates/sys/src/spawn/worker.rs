@@ -84,7 +84,7 @@ fn settle(socket: &OwnedFd, parent: rustix::process::Pid) -> Result<(), Errno> {
     if let Some(below) = socket.checked_sub(1) {
         raw::checked(call(libc::SYS_close_range, [0, below, 0, 0]))?;
     }
-    raw::checked(call(libc::SYS_close_range, [socket + 1, u32::MAX as usize, 0, 0]))?;
+    raw::checked(call(libc::SYS_close_range, [socket + 1, raw::LAST_DESCRIPTOR, 0, 0]))?;
     reset_signals();
     Ok(())
 }

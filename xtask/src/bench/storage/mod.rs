@@ -73,7 +73,11 @@ pub(crate) fn run(options: &StorageOptions) -> Result<(), TaskError> {
 
     let state = tempfile::tempdir().map_err(TaskError::file("making", "a state directory"))?;
     let directory = state.path().to_owned();
-    let daemon = Daemon::start_in(&bench.binary, state, "[sandboxes]\nmax = 200\n[pool]\nmin = 0\nmax = 0\n")?;
+    let daemon = Daemon::start_in(
+        &bench.binary,
+        state,
+        "[sandboxes]\nmax = 200\n[pool]\nmin = 0\nmax = 0\n",
+    )?;
     bench
         .ours(&directory, &["image", "pull", "--plain-http", "-q", &registry.image()])
         .check()?;

@@ -70,6 +70,8 @@ tables! {
         keep_logs_seconds: u64 = "`86400`",
         /// Level of isolation: `auto`, `process`, ….
         level: String = "`auto`",
+        /// The OCI runtime of level `container`, by its name or its path.
+        runtime: String = "the first of `runsc`, `crun`, `runc` in `PATH`",
         /// The weakest level at which sandboxes are made.
         min_level: String = "none",
         /// Whether every key may ask for sandboxes in which debuggers work (`offleash create --allow-ptrace`, or label

@@ -1,0 +1,274 @@
+//! The small root that a runtime lives in, with the sandbox's tree as one of its directories.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use offleash_core::plan::Plan;
+use offleash_core::runtime::RuntimeKind;
+use offleash_sys::mount::{self, MountRestrictions};
+use offleash_sys::{credentials, landlock, process, seccomp};
+use rustix::fs::{CWD, Mode, OFlags};
+
+use super::bundle;
+use crate::limits::HeldByGroup;
+use crate::process::child::{HousedProgram, ReportLine, step};
+use crate::process::handshake::StepFailure;
+use crate::process::tree::{RUNTIME as RUNTIME_TREE, TreeGiver};
+
+/// The sandbox's tree, as the runtime sees it.
+pub(super) const TREE: &str = "/tree";
+/// The bundle's directory.
+const BUNDLE: &str = "/bundle";
+/// Where the runtime keeps its state.
+const STATE: &str = "/state";
+/// What it says.
+const SAID: &str = "said";
+/// The name of the container, of which there is one.
+const CONTAINER: &str = "sandbox";
+/// How large its own files may become together, bytes.
+const MAX_OWN_FILES: &[u8] = b"16777216";
+
+const OWN: MountRestrictions = MountRestrictions {
+    read_only: false,
+    no_suid: true,
+    no_dev: false,
+    no_exec: false,
+};
+const PROGRAM: MountRestrictions = MountRestrictions {
+    read_only: true,
+    no_suid: true,
+    no_dev: true,
+    no_exec: false,
+};
+
+/// What was fetched, in order.
+const PROCFS: usize = 0;
+const RUNTIME: usize = 1;
+
+/// Has a first process become a runtime.
+#[derive(Debug)]
+pub(super) struct RuntimeHousing;
+
+impl HousedProgram for RuntimeHousing {
+    fn fetch(&self, plan: &Plan, given: &mut dyn TreeGiver) -> Result<Vec<OwnedFd>, StepFailure> {
+        // Made now, while a procfs is there of which nothing is covered: without, no further one may be made, by a runtime
+        // either.
+        let procfs = mount::new_filesystem(c"proc", &[], OWN).map_err(step("mounting a procfs for the runtime"))?;
+        let Some(runtime) = &plan.runtime else {
+            return Err(step("finding the runtime")(io::ErrorKind::NotFound.into()));
+        };
+        let opened = match given.tree(RUNTIME_TREE)? {
+            Some(tree) => Ok(tree),
+            None => mount::clone_resolved(&runtime.program),
+        };
+        let opened = opened.and_then(|tree| {
+            mount::restrict_tree(tree.as_fd(), PROGRAM)?;
+            Ok(tree)
+        });
+        let shown = runtime.program.to_string_lossy();
+        let program = opened.map_err(|error| StepFailure::new("opening the runtime", shown, error))?;
+        let mut fetched = vec![procfs, program];
+        if runtime.kind != RuntimeKind::Runsc {
+            // The others are linked with libraries, which only they see.
+            for (directory, _) in libraries() {
+                let tree = mount::clone_tree(CWD, &directory).and_then(|tree| {
+                    mount::restrict_tree(tree.as_fd(), PROGRAM)?;
+                    Ok(tree)
+                });
+                let shown = directory.to_string_lossy();
+                fetched.push(tree.map_err(|error| StepFailure::new("opening the runtime's libraries", shown, error))?);
+            }
+        }
+        Ok(fetched)
+    }
+
+    fn house(&self, plan: &Plan, held: HeldByGroup, fetched: &[OwnedFd]) -> Result<OwnedFd, StepFailure> {
+        build(plan, held, fetched).map_err(step("making the runtime's own root"))
+    }
+
+    fn confine(&self, plan: &Plan) -> Result<Vec<ReportLine>, StepFailure> {
+        let mut report = Vec::new();
+        // It has every capability over its namespaces, and is the superuser there: that is what it takes to be a runtime.
+        credentials::become_user(0, 0).map_err(step("becoming the superuser of the namespaces"))?;
+        process::die_with_parent().map_err(step("tying the first process to its supervisor"))?;
+        match landlock::isolate_self() {
+            Ok(()) => report.push((
+                '+',
+                "landlock",
+                "signals stay inside; paths are held by mounts".to_owned(),
+            )),
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
+            Err(error) => return Err(step("keeping signals inside")(error)),
+        }
+        let filter = seccomp::compile_runtime();
+        filter.install().map_err(step("installing the system call filter"))?;
+        let kernel = plan.runtime.as_ref().map(|runtime| runtime.kind);
+        let said = match kernel {
+            Some(RuntimeKind::Runsc) => "gVisor's own of its sentry, within one of ours",
+            _ => "that of level `process`, by the guest; the runtime's own within one of ours",
+        };
+        report.push((
+            '+',
+            "seccomp",
+            format!("{said}, {} instructions", filter.instructions()),
+        ));
+        Ok(report)
+    }
+
+    fn exec(&self, plan: &Plan, fetched: &[OwnedFd]) -> io::Error {
+        let (Some(runtime), Some(program)) = (&plan.runtime, fetched.get(RUNTIME)) else {
+            return io::ErrorKind::NotFound.into();
+        };
+        let words: Result<Vec<CString>, _> = words(runtime.kind, plan).into_iter().map(CString::new).collect();
+        match words {
+            Ok(words) => {
+                let words: Vec<&CStr> = words.iter().map(CString::as_c_str).collect();
+                process::exec_with(program.as_fd(), &words)
+            }
+            Err(error) => error.into(),
+        }
+    }
+}
+
+/// Where the libraries of programs are: directories of the host, and what links to them.
+fn libraries() -> Vec<(PathBuf, Vec<(&'static str, PathBuf)>)> {
+    let mut directories: Vec<(PathBuf, Vec<(&'static str, PathBuf)>)> = vec![(PathBuf::from("/usr"), Vec::new())];
+    for name in ["lib", "lib64"] {
+        let path = Path::new("/").join(name);
+        match std::fs::read_link(&path) {
+            Ok(to) => {
+                if let Some((_, links)) = directories.first_mut() {
+                    links.push((name, to));
+                }
+            }
+            Err(_) if path.is_dir() => directories.push((path, Vec::new())),
+            Err(_) => {}
+        }
+    }
+    directories
+}
+
+/// What the runtime is started with.
+fn words(kind: RuntimeKind, plan: &Plan) -> Vec<String> {
+    let words: &[&str] = match kind {
+        RuntimeKind::Runsc => &[
+            "runsc",
+            "--root",
+            STATE,
+            // The network namespace is ours, where every connection leads to the gateway; without one there is none.
+            if plan.network {
+                "--network=host"
+            } else {
+                "--network=none"
+            },
+            "--ignore-cgroups",
+            // Changes are to be in the layers of the tree.
+            "--overlay2=none",
+            // Whoever works with the files outside sees what was written, and the other way round.
+            "--file-access=shared",
+            "--host-uds=none",
+            "--platform=systrap",
+            "run",
+            "--pass-fd=3:3",
+            "--bundle",
+            BUNDLE,
+            CONTAINER,
+        ],
+        RuntimeKind::Crun => &[
+            "crun",
+            "--root",
+            STATE,
+            "--cgroup-manager=disabled",
+            "run",
+            // The kernel's keys are not to be had here.
+            "--no-new-keyring",
+            "--preserve-fds=1",
+            "--bundle",
+            BUNDLE,
+            CONTAINER,
+        ],
+        RuntimeKind::Runc => &[
+            "runc",
+            "--root",
+            STATE,
+            "run",
+            "--no-new-keyring",
+            "--preserve-fds",
+            "1",
+            "--bundle",
+            BUNDLE,
+            CONTAINER,
+        ],
+    };
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+/// Makes the root and enters it; answers the file for what the runtime says.
+fn build(plan: &Plan, held: HeldByGroup, fetched: &[OwnedFd]) -> io::Result<OwnedFd> {
+    let options: [(&CStr, &[u8]); 2] = [(c"size", MAX_OWN_FILES), (c"mode", b"755")];
+    let root = mount::new_filesystem(c"tmpfs", &options, OWN)?;
+    let tree = mount::clone_tree(CWD, Path::new("/"))?;
+    mount::attach(root.as_fd(), mount::open_place(Path::new("/"))?.as_fd())?;
+    let root = root.as_fd();
+    for directory in [
+        "tree",
+        "bundle",
+        "state",
+        "proc",
+        "dev",
+        "tmp",
+        "etc",
+        // Where runtimes look for control groups, of which there are none.
+        "sys",
+        "sys/fs",
+        "sys/fs/cgroup",
+    ] {
+        rustix::fs::mkdirat(root, directory, Mode::from(0o755))?;
+    }
+    // Before the tree is attached: these are devices of the tree.
+    let devices = mount::clone_tree(CWD, Path::new("/dev"))?;
+    attach_below(root, &tree, "tree")?;
+    attach_below(root, &devices, "dev")?;
+    if let Some(procfs) = fetched.get(PROCFS) {
+        attach_below(root, procfs, "proc")?;
+    }
+    if let Some(program) = fetched.get(RUNTIME) {
+        write(root, "runtime", b"")?;
+        attach_below(root, program, "runtime")?;
+    }
+    for ((directory, links), tree) in libraries().into_iter().zip(fetched.iter().skip(RUNTIME + 1)) {
+        let name = directory.strip_prefix("/").unwrap_or(&directory);
+        rustix::fs::mkdirat(root, name, Mode::from(0o755))?;
+        attach_below(root, tree, &name.to_string_lossy())?;
+        for (link, to) in links {
+            rustix::fs::symlinkat(to, root, link)?;
+        }
+    }
+    write(root, "bundle/config.json", &bundle::describe(plan, held)?)?;
+    let said = write(root, SAID, b"")?;
+    mount::enter_root(root)?;
+    // The runtime has its own of both.
+    for covered in ["tree/proc", "tree/dev"] {
+        match mount::detach(Path::new(covered)) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {}
+            detached => detached?,
+        }
+    }
+    Ok(said)
+}
+
+fn attach_below(root: BorrowedFd<'_>, tree: &OwnedFd, name: &str) -> io::Result<()> {
+    mount::attach_at(tree.as_fd(), root, Path::new(name))
+}
+
+fn write(root: BorrowedFd<'_>, name: &str, mut bytes: &[u8]) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = rustix::fs::openat(root, name, flags, Mode::from(0o644))?;
+    while !bytes.is_empty() {
+        let written = rustix::io::write(&file, bytes)?;
+        bytes = bytes.get(written..).unwrap_or_default();
+    }
+    Ok(file)
+}

@@ -1,0 +1,146 @@
+//! A sandbox of the level `container` while it runs.
+
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::{Duration, Instant};
+
+use offleash_core::level::Level;
+use offleash_core::limits::LimitName;
+use offleash_core::plan::Plan;
+use offleash_core::record::{LimitEffect, LimitHit};
+use offleash_core::runtime::RuntimeKind;
+use offleash_sys::namespaces::ForkedChild;
+use offleash_sys::process;
+use rustix::process::Pid;
+
+use crate::error::IsolationError;
+use crate::guest_link::{GuestLink, running};
+use crate::limits::{LimitWatcher, TmpfsMounts};
+use crate::process::running::SandboxParts;
+use crate::sandbox::{EnforcementReport, FinalReport, SandboxEvent};
+use crate::supervised::{LevelHolding, ServedBy, SupervisedSandbox};
+
+/// How often to look how full each tmpfs is.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+/// How much of what a runtime said is told, bytes.
+const MAX_SAID: u64 = 2048;
+
+/// What holds it.
+#[derive(Debug)]
+pub(super) struct RuntimeHolding {
+    first: ForkedChild,
+    /// What the runtime says.
+    said: Option<std::fs::File>,
+    tmpfs: TmpfsMounts,
+    next_look: Instant,
+}
+
+/// Puts a sandbox together.
+pub(super) fn new_sandbox(
+    plan: &Plan,
+    parts: SandboxParts,
+) -> Result<SupervisedSandbox<RuntimeHolding>, IsolationError> {
+    let Some(first) = parts.first else {
+        return Err(IsolationError::Guest {
+            reason: "the first process is gone".to_owned(),
+        });
+    };
+    let mut link = GuestLink::new(parts.control, None).without_oom_score();
+    if plan.has_own_root() {
+        link.serve_sudo()?;
+    }
+    let mut enforcement = parts.enforcement;
+    describe(plan, &mut enforcement);
+    let served = ServedBy {
+        link,
+        watcher: LimitWatcher::new(plan.limits.clone(), parts.group, first.pid, plan.layers())
+            .with_volumes(plan.written_volumes())
+            .ending(plan.memory_end),
+    };
+    let holding = RuntimeHolding {
+        tmpfs: TmpfsMounts::new(first.pid, plan),
+        first,
+        said: parts.shown.map(std::fs::File::from),
+        next_look: Instant::now() + LOOK_INTERVAL,
+    };
+    Ok(SupervisedSandbox::by(holding, served, parts.channel, enforcement).with_network(parts.network))
+}
+
+fn describe(plan: &Plan, enforcement: &mut EnforcementReport) {
+    let Some(runtime) = &plan.runtime else { return };
+    let shown = runtime.program.display();
+    let kernel = match runtime.kind {
+        RuntimeKind::Runsc => "gVisor's, in user space",
+        RuntimeKind::Crun | RuntimeKind::Runc => "the host's",
+    };
+    enforcement.holds("runtime", format!("{} ({shown})", runtime.kind));
+    enforcement.holds("kernel", kernel);
+    let capabilities = match plan.has_superuser() {
+        true => "ten of the container's own for its superuser, none for others",
+        false => "none, in any set",
+    };
+    enforcement.holds("capabilities", capabilities);
+}
+
+impl LevelHolding for RuntimeHolding {
+    const LEVEL: Level = Level::Container;
+    const SERVES_FILES: bool = true;
+
+    fn take_in(&mut self, served: &mut ServedBy) -> Vec<SandboxEvent> {
+        let _for_nobody = served.link.take_report();
+        Vec::new()
+    }
+
+    fn look(&mut self, now: Instant, _served: &mut ServedBy) -> Result<Vec<SandboxEvent>, IsolationError> {
+        if now < self.next_look {
+            return Ok(Vec::new());
+        }
+        self.next_look = now + LOOK_INTERVAL;
+        Ok(self.tmpfs.full().into_iter().map(SandboxEvent::Limit).collect())
+    }
+
+    fn reached(&self, hit: LimitHit) -> LimitHit {
+        match hit.limit {
+            // A runtime that gets no thread for a process ends, and all with it.
+            LimitName::Pids => LimitHit {
+                effect: LimitEffect::Killed,
+                ..hit
+            },
+            _ => hit,
+        }
+    }
+
+    fn first_process(&self) -> Option<Pid> {
+        Some(self.first.pid)
+    }
+
+    fn keep_mounts(&self) -> Option<OwnedFd> {
+        let namespace = std::fs::File::open(format!("/proc/{}/ns/mnt", self.first.pid.as_raw_pid()));
+        namespace.ok().map(OwnedFd::from)
+    }
+
+    fn why_not_started(&mut self) -> Option<String> {
+        let said = self.said.as_mut()?;
+        let length = said.seek(SeekFrom::End(0)).ok()?;
+        said.seek(SeekFrom::Start(length.saturating_sub(MAX_SAID))).ok()?;
+        let mut bytes = Vec::new();
+        said.take(MAX_SAID).read_to_end(&mut bytes).ok()?;
+        let text = String::from_utf8_lossy(&bytes).trim().to_owned();
+        (!text.is_empty()).then(|| offleash_core::text::one_line(text.as_bytes()).into_owned())
+    }
+
+    fn end(&mut self, served: &mut ServedBy) -> Result<FinalReport, IsolationError> {
+        let mut last_hits = self.tmpfs.full();
+        last_hits.extend(served.watcher.count_before_the_end(u64::from(served.link.has_failed())));
+        process::kill(self.first.pidfd.as_fd()).map_err(running("kill the first process"))?;
+        let resources = process::reap(self.first.pid).map_err(running("wait for the first process"))?;
+        let denials = served.link.finish()?;
+        let mut last = served
+            .watcher
+            .finish(&resources)
+            .map_err(running("remove the cgroup"))?;
+        last.denials = denials;
+        last.limits_hit.extend(last_hits);
+        Ok(last)
+    }
+}

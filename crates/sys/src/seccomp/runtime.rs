@@ -1,0 +1,69 @@
+//! The filter of an OCI runtime in namespaces of ours: what reaches the machine, and nothing that belongs to namespaces.
+//!
+//! A runtime makes namespaces, mounts and filters of its own, so most calls are left to it. It has no capability outside of
+//! its user namespace, so what is refused here are doors of the kernel that need none there, or had flaws that gave some.
+
+use libc::{ENOSYS, sock_filter};
+
+use super::rule::{CallRefusal, CallRule, number_of};
+
+static ALLOW: CallRule = CallRule::Allow;
+static REFUSE: CallRule = CallRule::Refuse(CallRefusal {
+    errno: 1,
+    notified: false,
+    reason: None,
+});
+
+/// What is refused, by number; `EPERM`.
+static REFUSED: &[libc::c_long] = &[
+    // Programs in the kernel, and its counters.
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
+    // Keys are no part of a namespace.
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    // Calls by another way, which no filter sees.
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    // Faults that wait for a program, and files by number.
+    libc::SYS_userfaultfd,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_fanotify_init,
+    // The machine's.
+    libc::SYS_reboot,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_acct,
+    libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
+    libc::SYS_syslog,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_adjtimex,
+    libc::SYS_clock_adjtime,
+    libc::SYS_vhangup,
+];
+
+/// What newer architectures do not have.
+#[cfg(target_arch = "x86_64")]
+static OLD_REFUSED: &[libc::c_long] = &[libc::SYS_iopl, libc::SYS_ioperm, libc::SYS_uselib];
+#[cfg(not(target_arch = "x86_64"))]
+static OLD_REFUSED: &[libc::c_long] = &[];
+
+pub(super) fn program() -> Vec<sock_filter> {
+    let rule_of = |number: u32| {
+        let mut refused = REFUSED.iter().chain(OLD_REFUSED);
+        Some(match refused.any(|refused| number_of(*refused) == number) {
+            true => &REFUSE,
+            false => &ALLOW,
+        })
+    };
+    super::emit::program_by(rule_of, ENOSYS)
+}
