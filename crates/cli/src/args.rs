@@ -22,8 +22,8 @@ mod volume;
 mod words;
 
 pub(crate) use image::{
-    ImageCommand, ImageInspectArgs, ImageLoadArgs, ImageLsArgs, ImagePruneArgs, ImagePullArgs, ImageRmArgs, PullArg,
-    RegistryArgs,
+    ImageCommand, ImageInspectArgs, ImageLoadArgs, ImageLsArgs, ImagePruneArgs, ImagePullArgs, ImageRmArgs,
+    ImageSaveArgs, ImageTagArgs, PullArg, RegistryArgs,
 };
 pub(crate) use learn::LearnArgs;
 pub(crate) use limits::LimitArgs;
@@ -39,7 +39,10 @@ pub(crate) use snapshot::{
 pub(crate) use template::{
     TemplateBuildArgs, TemplateCommand, TemplateInspectArgs, TemplateLsArgs, TemplatePruneArgs, TemplateRmArgs,
 };
-pub(crate) use volume::{VolumeCommand, VolumeCpArgs, VolumeCreateArgs, VolumeInspectArgs, VolumeLsArgs, VolumeRmArgs};
+pub(crate) use volume::{
+    VolumeCommand, VolumeCpArgs, VolumeCreateArgs, VolumeInspectArgs, VolumeLsArgs, VolumePruneArgs, VolumeResizeArgs,
+    VolumeRmArgs,
+};
 pub(crate) use words::{explained, in_words_of};
 
 /// The variable that stands for `--state`.

@@ -39,6 +39,19 @@ impl Failure {
         self
     }
 
+    /// Says what was tried, of which it is the cause.
+    pub(crate) fn while_trying(mut self, tried: impl Into<String>) -> Self {
+        let message = std::mem::replace(&mut self.message, tried.into());
+        self.causes.insert(0, message);
+        self
+    }
+
+    /// Adds why.
+    pub(crate) fn with_cause(mut self, cause: impl Into<String>) -> Self {
+        self.causes.push(cause.into());
+        self
+    }
+
     /// Ends the program with another code than that of offleash's own failures.
     pub(crate) fn with_code(mut self, code: u8) -> Self {
         self.code = code;

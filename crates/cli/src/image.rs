@@ -1,15 +1,17 @@
 //! `offleash image`: pulls and loads images, lists and removes them.
 
 use std::ffi::OsString;
-use std::io;
+use std::fs::OpenOptions;
+use std::io::{self, BufWriter, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 
 use offleash_core::spec::RootChoice;
 use offleash_core::units::Bytes;
 use offleash_images::{
-    ImageDigest, ImageError, ImageListing, ImageReference, ImageStore, LayerOwnership, LayerReport, LoadOrder,
-    LoadSource, MirrorSetting, PruneReport, PullOrder, RegistrySettings, stem_of,
+    DEFAULT_REGISTRY, ImageDigest, ImageError, ImageListing, ImageReference, ImageStore, LayerOwnership, LayerReport,
+    LoadOrder, LoadSource, MirrorSetting, PruneReport, PullOrder, RegistrySettings, stem_of,
 };
 use offleash_supervisor::images::{self, CallerIds, usual_ownership};
 use offleash_supervisor::lifecycle::{open_existing_state, open_state};
@@ -17,10 +19,11 @@ use serde::Serialize;
 
 use self::progress::ShownProgress;
 use crate::args::{
-    ImageCommand, ImageInspectArgs, ImageLoadArgs, ImageLsArgs, ImagePruneArgs, ImagePullArgs, ImageRmArgs, PullArg,
-    RegistryArgs, RunArgs,
+    ImageCommand, ImageInspectArgs, ImageLoadArgs, ImageLsArgs, ImagePruneArgs, ImagePullArgs, ImageRmArgs,
+    ImageSaveArgs, ImageTagArgs, PullArg, RegistryArgs, RunArgs,
 };
 use crate::failure::Failure;
+use crate::remote::holders;
 use crate::remote::table::Table;
 use crate::terminal;
 use crate::terminal::rounded;
@@ -34,6 +37,8 @@ pub(crate) fn image(command: &ImageCommand, state: Option<&Path>) -> Result<Exit
     match command {
         ImageCommand::Pull(arguments) => pull(arguments, state),
         ImageCommand::Load(arguments) => load(arguments, state),
+        ImageCommand::Tag(arguments) => tag(arguments, state),
+        ImageCommand::Save(arguments) => save(arguments, state),
         ImageCommand::Ls(arguments) => ls(arguments, state),
         ImageCommand::Inspect(arguments) => inspect(arguments, state),
         ImageCommand::Rm(arguments) => rm(arguments, state),
@@ -97,7 +102,7 @@ fn pull_one(store: &ImageStore, name: &ImageReference, order: &PullOrder, is_qui
     let progress = ShownProgress::new(is_quiet, &name.familiar());
     let pulled = store.pull(name, order, &CallerIds, &progress);
     progress.finish();
-    let pulled = pulled?;
+    let pulled = pulled.map_err(|error| not_pulled(error, name))?;
     if !is_quiet {
         tell_left_out(store, &pulled.record.digest, order.ownership)?;
     }
@@ -145,8 +150,21 @@ pub(crate) fn ensure(
     let progress = ShownProgress::new(is_quiet, &reference.familiar());
     let pulled = store.pull(&reference, &order, &CallerIds, &progress);
     progress.finish();
-    pulled?;
+    pulled.map_err(|error| not_pulled(error, &reference))?;
     Ok(())
+}
+
+/// What the registry's host says of an image is nothing without its name.
+fn not_pulled(error: ImageError, name: &ImageReference) -> Failure {
+    let tried = format!("cannot pull image `{}`", name.familiar());
+    let is_hub = name.registry() == DEFAULT_REGISTRY && matches!(error, ImageError::Unreachable { .. });
+    let failure = Failure::from(error).while_trying(tried);
+    match is_hub {
+        true => failure.with_hint(
+            "check the network, and the name: without a registry it is Docker Hub's; `offleash image ls` lists what is here",
+        ),
+        false => failure,
+    }
 }
 
 /// What the image of a run starts where the user says nothing else.
@@ -211,6 +229,58 @@ fn load(arguments: &ImageLoadArgs, state: Option<&Path>) -> Result<ExitCode, Fai
         terminal::print(format!("{} {}\n", record.shown_name(), record.digest).as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn tag(arguments: &ImageTagArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let name = arguments.name.parse::<ImageReference>().map_err(ImageError::from)?;
+    let missing = || ImageError::Missing {
+        name: arguments.source.clone(),
+    };
+    let store = open_existing(state)?.ok_or_else(missing)?;
+    let record = store.tag(&arguments.source, &name)?;
+    terminal::print(format!("{} {}\n", record.shown_name(), record.digest).as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn save(arguments: &ImageSaveArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let missing = || ImageError::Missing {
+        name: arguments.names.first().cloned().unwrap_or_default(),
+    };
+    let store = open_existing(state)?.ok_or_else(missing)?;
+    match &arguments.output {
+        Some(path) => save_to(&store, &arguments.names, path)?,
+        None => {
+            if terminal::shows_to_a_person() {
+                return Err(Failure::new("an archive is nothing for a terminal")
+                    .with_hint("name a file with `-o FILE`, or write it into a pipe"));
+            }
+            let stdout = terminal::output().map_err(ImageError::writing_archive)?;
+            let stdout = std::fs::File::from(stdout);
+            let mut out = BufWriter::with_capacity(1 << 20, stdout);
+            store.save(&arguments.names, &mut out)?;
+            out.flush().map_err(ImageError::writing_archive)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn save_to(store: &ImageStore, names: &[String], path: &Path) -> Result<(), Failure> {
+    let cannot_write = |error: io::Error| {
+        Failure::new(format!("cannot write `{}`: {error}", path.display()))
+            .with_hint("name a file that does not exist, in a directory that you may write to")
+    };
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let mut out = BufWriter::with_capacity(1 << 20, made.map_err(cannot_write)?);
+    let saved = store.save(names, &mut out).map_err(Failure::from).and_then(|_| {
+        out.flush()
+            .and_then(|()| out.get_ref().sync_all())
+            .map_err(cannot_write)
+    });
+    if saved.is_err() {
+        // Half of one is none.
+        let _removed = std::fs::remove_file(path);
+    }
+    saved
 }
 
 /// Says what an image does not have here that it has elsewhere.
@@ -366,12 +436,27 @@ fn rm(arguments: &ImageRmArgs, state: Option<&Path>) -> Result<ExitCode, Failure
     let store = open_existing(state)?;
     for name in &arguments.names {
         let removed = match &store {
-            Some(store) => store.remove(name, &CallerIds)?,
+            Some(store) => store
+                .remove(name, &CallerIds)
+                .map_err(|error| in_use(error, name, store, state))?,
             None => return Err(ImageError::Missing { name: name.clone() }.into()),
         };
         terminal::print(format!("{}\n", removed.name).as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Names the sandboxes of a daemon that keep an image.
+fn in_use(error: ImageError, name: &str, store: &ImageStore, state: Option<&Path>) -> Failure {
+    let is_in_use = matches!(error, ImageError::InUse { .. });
+    let failure = Failure::from(error);
+    let (Ok(Some(state)), Ok(record), true) = (open_existing_state(state), store.find(name), is_in_use) else {
+        return failure;
+    };
+    let digest = record.digest.to_string();
+    let of_image = |sandbox: &serde_json::Value| sandbox["image_digest"] == *digest;
+    let holders = holders::sandboxes(state.path(), of_image);
+    holders::named(failure, "used by sandboxes", &holders)
 }
 
 fn prune(arguments: &ImagePruneArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {

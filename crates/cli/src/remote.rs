@@ -5,6 +5,7 @@ mod arrival;
 mod copy;
 mod create;
 mod exec;
+pub(crate) mod holders;
 mod logs;
 pub(crate) mod snapshots;
 pub(crate) mod table;

@@ -357,6 +357,10 @@ fn explain_outcome(record: &RunRecord) -> Option<String> {
             "the run was ended: out of memory (limit {}); raise it with `--memory`",
             Bytes(*limit)
         )),
+        Outcome::CommandNotFound { hint: None } if record.image.is_some() => Some(format!(
+            "`{program}`: command not found in the image\n\nhint: name a program that it has, or put this one into a template \
+             of it, as with `offleash template build --name NAME --from IMAGE --run COMMAND`"
+        )),
         Outcome::CommandNotFound { hint: None } if program.as_bytes().contains(&b'/') => Some(format!(
             "`{program}`: there is no such file in the sandbox\n\nhint: `offleash explain path PATH` says what is there of the host's"
         )),

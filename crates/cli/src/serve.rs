@@ -195,6 +195,7 @@ fn greeting(url: &str, state: &Path) -> String {
     format!(
         "export E2B_API_URL={url}\n\
          export E2B_SANDBOX_URL={url}\n\
+         export E2B_VOLUME_API_URL={url}\n\
          export E2B_API_KEY=$(offleash key create --state {state})\n"
     )
 }

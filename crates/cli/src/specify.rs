@@ -452,7 +452,7 @@ pub(crate) fn read(file: &Path) -> Result<String, Failure> {
     text_of(file, bytes)
 }
 
-fn text_of(file: &Path, bytes: Vec<u8>) -> Result<String, Failure> {
+pub(crate) fn text_of(file: &Path, bytes: Vec<u8>) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|_| in_file(file, "it is not UTF-8", Some("save it as UTF-8".into())))
 }
 

@@ -24,6 +24,7 @@ use crate::args::{
     TemplateRmArgs,
 };
 use crate::failure::Failure;
+use crate::remote::holders;
 use crate::remote::table::Table;
 use crate::terminal::rounded;
 use crate::{image, specify, terminal};
@@ -47,7 +48,9 @@ pub(crate) fn template(command: &TemplateCommand, state: Option<&Path>) -> Resul
 fn build(arguments: &TemplateBuildArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     if arguments.context.is_some() || arguments.from.is_some() {
         let (state, build) = from_image::build_of(arguments, state)?;
-        return carry_out(arguments, &build.name, |shown| builds::build(&state, &build, shown));
+        return carry_out(arguments, &state, &build.name, |shown| {
+            builds::build(&state, &build, shown)
+        });
     }
     let request = request_of(arguments)?;
     let state = open_state(state)?;
@@ -58,7 +61,7 @@ fn build(arguments: &TemplateBuildArgs, state: Option<&Path>) -> Result<ExitCode
             request.recipe.summary()
         ));
     }
-    carry_out(arguments, &request.name, |shown| {
+    carry_out(arguments, &state, &request.name, |shown| {
         templates::build(&state, &request, shown)
     })
 }
@@ -66,6 +69,7 @@ fn build(arguments: &TemplateBuildArgs, state: Option<&Path>) -> Result<ExitCode
 /// Builds, and tells how that goes on.
 fn carry_out(
     arguments: &TemplateBuildArgs,
+    state: &StateDirectory,
     name: &TemplateName,
     build: impl FnOnce(&mut Shown) -> Result<TemplateRecord, TemplateError>,
 ) -> Result<ExitCode, Failure> {
@@ -80,7 +84,35 @@ fn carry_out(
             record.files
         ));
     }
+    tell_called_alike(state, name);
+    tell_lost(state, name, Some(&record.build));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says which snapshots have a template's name: of the name alone a sandbox is the template's.
+fn tell_called_alike(state: &StateDirectory, name: &TemplateName) {
+    let alike = holders::snapshots(state.path(), |snapshot| snapshot["name"] == *name.as_str());
+    if !alike.is_empty() {
+        terminal::complain(&format!(
+            "warning: `--template {name}` means this template, and not the snapshot of that name: {}",
+            holders::shown(&alike)
+        ));
+    }
+}
+
+/// Says which snapshots lie over another build of a template than there is now, if there is one.
+fn tell_lost(state: &StateDirectory, name: &TemplateName, build: Option<&str>) {
+    let is_lost = |snapshot: &serde_json::Value| {
+        snapshot["template"] == *name.as_str() && build.is_none_or(|build| snapshot["build"] != *build)
+    };
+    let lost = holders::snapshots(state.path(), is_lost);
+    if !lost.is_empty() {
+        let lost = holders::shown(&lost);
+        terminal::complain(&format!(
+            "warning: no sandbox can be made of these snapshots any more: {lost}"
+        ));
+        terminal::complain("hint: they lie over the template as it was; `offleash snapshot rm ID` removes one");
+    }
 }
 
 /// Puts the image in the place of a template that is one.
@@ -150,8 +182,29 @@ fn ids_of(arguments: &TemplateBuildArgs) -> Option<IdChoice> {
 }
 
 fn read_recipe(file: &Path) -> Result<RecipeFile, Failure> {
-    RecipeFile::parse(&specify::read(file)?)
-        .map_err(|error| Failure::at(file, &error).with_hint("docs/templates.md lists every key"))
+    let text = specify::read(file)?;
+    RecipeFile::parse(&text).map_err(|error| match is_dockerfile(&text) {
+        true => Failure::new(format!(
+            "`{}` is a Dockerfile, and there is no context",
+            Text::from(file)
+        ))
+        .with_hint(
+            "name the directory that it copies from behind the flags: `offleash template build --name NAME -f FILE .`",
+        ),
+        false => Failure::at(file, &error).with_hint("docs/templates.md lists every key"),
+    })
+}
+
+/// Whether the first instruction of a text is one of those that a Dockerfile begins with.
+fn is_dockerfile(text: &str) -> bool {
+    let first = text
+        .lines()
+        .map(str::trim)
+        .find(|line| !line.is_empty() && !line.starts_with('#'));
+    let word = first
+        .and_then(|line| line.split_whitespace().next())
+        .unwrap_or_default();
+    word.eq_ignore_ascii_case("FROM") || word.eq_ignore_ascii_case("ARG")
 }
 
 fn add_flags(arguments: &TemplateBuildArgs, recipe: &mut Recipe) -> Result<(), Failure> {
@@ -346,7 +399,10 @@ fn rm(arguments: &TemplateRmArgs, state: Option<&Path>) -> Result<ExitCode, Fail
     let names = arguments.names.iter().map(|name| TemplateName::meant_by(name));
     for name in names.collect::<Result<Vec<_>, _>>()? {
         match &state {
-            Some(state) => remove(state, &name)?,
+            Some(state) => {
+                remove(state, &name)?;
+                tell_lost(state, &name, None);
+            }
             None => return Err(TemplateError::Missing { name }.into()),
         }
         terminal::print(format!("{name}\n").as_bytes())?;
@@ -375,7 +431,11 @@ fn remove(state: &StateDirectory, name: &TemplateName) -> Result<(), Failure> {
     match asked {
         // What a server cannot remove of it, which may not be able to become its superuser.
         Ok(()) => Ok(templates::clean(state)?),
-        Err(_) => Err(used.into()),
+        Err(_) => {
+            let of_template = |sandbox: &serde_json::Value| sandbox["template"] == *name.as_str();
+            let held = holders::sandboxes(state.path(), of_template);
+            Err(holders::named(used.into(), "used by sandboxes", &held))
+        }
     }
 }
 
@@ -410,6 +470,16 @@ mod tests {
             text == committed,
             "docs/templates.md is not what the program says; write it anew with OFFLEASH_UPDATE_DOCS=1"
         );
+    }
+
+    #[test]
+    fn a_dockerfile_is_told_from_a_recipe() {
+        for text in ["FROM x\n", "# syntax=x\n\nARG A=1\nFROM x\n", "  from x"] {
+            assert!(is_dockerfile(text), "{text}");
+        }
+        for text in ["", "pip = []\n", "# FROM x\nname = \"x\"\n", "from_host = 1"] {
+            assert!(!is_dockerfile(text), "{text}");
+        }
     }
 
     #[test]

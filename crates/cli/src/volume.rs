@@ -17,8 +17,12 @@ use offleash_supervisor::lifecycle::{open_existing_state, open_state};
 use offleash_supervisor::volumes::{self, VolumeUsage};
 use serde::Serialize;
 
-use crate::args::{VolumeCommand, VolumeCpArgs, VolumeCreateArgs, VolumeInspectArgs, VolumeLsArgs, VolumeRmArgs};
+use crate::args::{
+    VolumeCommand, VolumeCpArgs, VolumeCreateArgs, VolumeInspectArgs, VolumeLsArgs, VolumePruneArgs, VolumeResizeArgs,
+    VolumeRmArgs,
+};
 use crate::failure::Failure;
+use crate::remote::holders;
 use crate::remote::table::Table;
 use crate::terminal;
 
@@ -32,6 +36,8 @@ pub(crate) fn volume(command: &VolumeCommand, state: Option<&Path>) -> Result<Ex
         VolumeCommand::Inspect(arguments) => inspect(arguments, state),
         VolumeCommand::Rm(arguments) => rm(arguments, state),
         VolumeCommand::Cp(arguments) => cp(arguments, state),
+        VolumeCommand::Resize(arguments) => resize(arguments, state),
+        VolumeCommand::Prune(arguments) => prune(arguments, state),
     }
 }
 
@@ -91,9 +97,10 @@ fn ls(arguments: &VolumeLsArgs, state: Option<&Path>) -> Result<ExitCode, Failur
         terminal::print(&terminal::json_line(&shown.collect::<Vec<_>>())?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut table = Table::new(&["NAME", "OWNER", "SIZE", "INODES", "WRITERS", "CREATED", "STATE"]);
+    let mut table = Table::new(&["ID", "NAME", "OWNER", "SIZE", "INODES", "WRITERS", "CREATED", "STATE"]);
     for VolumeListing { record, in_use } in &listed {
         table.row([
+            record.id.to_string(),
             record.name.to_string(),
             record.owner.clone(),
             record.quota.bytes.to_string(),
@@ -150,9 +157,66 @@ fn rm(arguments: &VolumeRmArgs, state: Option<&Path>) -> Result<ExitCode, Failur
                 let path = VolumePath::parse(path.as_bytes())?;
                 hold(state, volume)?.content()?.remove(&path)?;
             }
-            None => volumes::remove(&existing(state, name)?, None, name)?,
+            None => {
+                let state = existing(state, name)?;
+                volumes::remove(&state, None, name).map_err(|error| in_use(error, name, &state))?;
+            }
         }
         terminal::print(format!("{name}\n").as_bytes())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Names the sandboxes of a daemon that have a volume.
+fn in_use(error: VolumeError, name: &str, state: &StateDirectory) -> Failure {
+    let is_in_use = matches!(error, VolumeError::InUse { .. });
+    let failure = Failure::from(error);
+    let found = state.volumes().map(|volumes| volumes.find(None, name));
+    let (Ok(Ok(record)), true) = (found, is_in_use) else {
+        return failure;
+    };
+    let has_it = |sandbox: &serde_json::Value| {
+        let mut mounts = sandbox["volumes"].as_array().into_iter().flatten();
+        mounts.any(|mount| mount["id"] == *record.id.as_str())
+    };
+    holders::named(failure, "used by sandboxes", &holders::sandboxes(state.path(), has_it))
+}
+
+fn resize(arguments: &VolumeResizeArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let store = existing(state, &arguments.name)?.volumes()?;
+    let before = store.find(None, &arguments.name)?;
+    let quota = VolumeQuota {
+        bytes: arguments.size.unwrap_or(before.quota.bytes),
+        inodes: arguments.inodes.unwrap_or(before.quota.inodes),
+    };
+    let record = store.resize(None, &arguments.name, quota)?;
+    let (bytes, inodes) = (record.quota.bytes, record.quota.inodes);
+    terminal::print(format!("{} {bytes} {inodes}\n", record.name).as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Removes volumes of the owner of the machine; those of keys are theirs to remove.
+fn prune(arguments: &VolumePruneArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let Some(state) = open_existing_state(state)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    for VolumeListing { record, .. } in state.volumes()?.list(Some(LOCAL_OWNER))? {
+        let held = state
+            .volumes()?
+            .hold(&VolumeKey::Id(record.id.clone()), MountAccess::Ro)?;
+        let is_empty = std::fs::read_dir(held.data()).is_ok_and(|mut entries| entries.next().is_none());
+        drop(held);
+        if !is_empty && !arguments.all {
+            continue;
+        }
+        match volumes::remove(&state, Some(LOCAL_OWNER), record.id.as_str()) {
+            // Somebody has it, or was faster.
+            Err(VolumeError::InUse { .. } | VolumeError::Missing { .. }) => {}
+            removed => {
+                removed?;
+                terminal::print(format!("{}\n", record.name).as_bytes())?;
+            }
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -197,12 +261,16 @@ fn cp(arguments: &VolumeCpArgs, state: Option<&Path>) -> Result<ExitCode, Failur
         (CopySide::Volume(name, from), CopySide::Host(to)) => {
             out_of_volume(&hold(state, name)?, &from, to, arguments.max_bytes)?
         }
-        _ => {
+        (CopySide::Volume(..), CopySide::Volume(..)) => {
             return Err(
-                Failure::new("one side of a copy is in a volume, and one is not").with_hint(
-                    "write what is in a volume as NAME:/PATH, and a path here that has a colon in it as ./PATH",
-                ),
+                Failure::new("both sides are in volumes, and nothing is copied from one into another at once")
+                    .with_hint("copy it to a directory here first, and from there into the other volume"),
             );
+        }
+        (CopySide::Host(_), CopySide::Host(_)) => {
+            return Err(Failure::new("neither side is in a volume").with_hint(
+                "write what is in a volume as NAME:/PATH, and a path here that has a colon in it as ./PATH",
+            ));
         }
     };
     for (path, why) in &report.left_out {

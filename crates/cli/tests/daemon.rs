@@ -15,6 +15,8 @@ mod bounds;
 mod builds;
 #[path = "daemon/callers.rs"]
 mod callers;
+#[path = "daemon/carried.rs"]
+mod carried;
 #[path = "daemon/crashes.rs"]
 mod crashes;
 #[path = "daemon/forks.rs"]

@@ -56,7 +56,7 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 70] = [
+const COMMANDS: [&[&str]; 74] = [
     &[],
     &["run"],
     &["diff"],
@@ -117,6 +117,8 @@ const COMMANDS: [&[&str]; 70] = [
     &["image"],
     &["image", "pull"],
     &["image", "load"],
+    &["image", "tag"],
+    &["image", "save"],
     &["image", "ls"],
     &["image", "inspect"],
     &["image", "rm"],
@@ -127,6 +129,8 @@ const COMMANDS: [&[&str]; 70] = [
     &["volume", "inspect"],
     &["volume", "rm"],
     &["volume", "cp"],
+    &["volume", "resize"],
+    &["volume", "prune"],
 ];
 const LAST_COMMAND: &[&str] = &["completions"];
 

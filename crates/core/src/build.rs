@@ -134,6 +134,34 @@ pub struct InlineFile {
     pub text: String,
 }
 
+/// A build that is larger than any may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the build has {found} {what}, and {limit} at most are taken")]
+pub struct BuildTooLarge {
+    /// `stages` or `steps`.
+    pub what: &'static str,
+    /// How many there are.
+    pub found: usize,
+    /// How many there may be.
+    pub limit: usize,
+}
+
+impl BuildPlan {
+    /// That it has no more stages and steps than there may be, whoever wrote it.
+    ///
+    /// # Errors
+    /// [`BuildTooLarge`].
+    pub fn check(&self) -> Result<(), BuildTooLarge> {
+        let steps = self.stages.iter().map(|stage| stage.steps.len()).sum();
+        let counted = [("stages", self.stages.len(), MAX_STAGES), ("steps", steps, MAX_STEPS)];
+        let over = counted.into_iter().find(|(_, found, limit)| found > limit);
+        match over {
+            Some((what, found, limit)) => Err(BuildTooLarge { what, found, limit }),
+            None => Ok(()),
+        }
+    }
+}
+
 impl BuildStep {
     /// Whether it makes a layer.
     pub fn makes_layer(&self) -> bool {
@@ -169,6 +197,27 @@ impl std::fmt::Display for BuildBase {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_build_has_so_many_stages_and_steps_at_most() {
+        let step = BuildStep {
+            title: String::new(),
+            action: StepAction::Workdir("/".to_owned()),
+        };
+        let plan = |stages: usize, steps: usize| {
+            let stage = BuildStage {
+                base: BuildBase::Scratch,
+                steps: vec![step.clone(); steps],
+            };
+            BuildPlan {
+                stages: vec![stage; stages],
+            }
+        };
+        plan(MAX_STAGES, MAX_STEPS / MAX_STAGES).check().unwrap();
+        assert_eq!(plan(MAX_STAGES + 1, 0).check().unwrap_err().what, "stages");
+        let error = plan(2, MAX_STEPS / 2 + 1).check().unwrap_err();
+        assert_eq!((error.what, error.found), ("steps", MAX_STEPS + 2));
+    }
 
     #[test]
     fn a_base_is_an_image_a_template_or_nothing() {

@@ -1,10 +1,14 @@
 //! Resource limits: what is bounded, by default to what, and under which name.
 
+mod error;
+mod values;
+
 use std::fmt;
 use std::str::FromStr;
 
+pub use self::error::{LimitError, LimitNameError};
 use crate::text::Text;
-use crate::units::{Bytes, CpuCount, Millis, UnitError};
+use crate::units::{Bytes, CpuCount, Millis};
 
 /// The word that lifts a limit.
 pub const UNLIMITED: &str = "unlimited";
@@ -392,60 +396,6 @@ pub const LIMITS: [LimitRow; 19] = [
     ),
 ];
 
-/// A limit that is refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LimitError {
-    /// The value is no size, time or CPU count.
-    #[error("limit `{limit}`: {cause}")]
-    Unit {
-        /// The limit.
-        limit: LimitName,
-        /// What is wrong with the value.
-        cause: UnitError,
-    },
-    /// The value is no whole number.
-    #[error("limit `{limit}`: `{given}` is not a whole number: expected a count such as 512, or `unlimited`")]
-    NotACount {
-        /// The limit.
-        limit: LimitName,
-        /// What was given.
-        given: Text,
-    },
-    /// The value is too small to be meant.
-    #[error("limit `{limit}`: `{given}` is less than {least}: {why}")]
-    TooSmall {
-        /// The limit.
-        limit: LimitName,
-        /// What was given.
-        given: Text,
-        /// The smallest that is accepted.
-        least: String,
-        /// Why.
-        why: &'static str,
-    },
-    /// It is a volume's.
-    #[error("limit `{limit}` is a volume's and no sandbox's: `{flag}` sets it", flag = limit.flag())]
-    OfVolume {
-        /// The limit.
-        limit: LimitName,
-    },
-    /// The value is larger than can be held.
-    #[error("limit `{limit}`: `{given}` is more than {most}, the most that can be held; `unlimited` lifts the limit")]
-    TooLarge {
-        /// The limit.
-        limit: LimitName,
-        /// What was given.
-        given: Text,
-        /// The largest that is accepted.
-        most: String,
-    },
-}
-
-/// A word that names no limit.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a limit: expected one of {names}", names = LimitName::ALL.map(LimitName::name).join(", "))]
-pub struct LimitNameError(pub Text);
-
 impl LimitName {
     /// Every limit of a sandbox.
     pub const ALL: [LimitName; 17] = [
@@ -528,74 +478,6 @@ impl FromStr for LimitName {
             .into_iter()
             .find(is_meant)
             .ok_or_else(|| LimitNameError(Text::from(text)))
-    }
-}
-
-impl Limits {
-    /// The value of a limit in its smallest unit (thousandths of a CPU, milliseconds, bytes, count).
-    pub fn get(&self, name: LimitName) -> Option<u64> {
-        match name {
-            LimitName::Cpus => self.cpus.map(|cpus| cpus.millis),
-            LimitName::CpuTime => self.cpu_time.map(|time| time.0),
-            LimitName::WallTime => self.wall_time.map(|time| time.0),
-            LimitName::Memory => self.memory.map(|size| size.0),
-            LimitName::Swap => self.swap.map(|size| size.0),
-            LimitName::Pids => self.pids,
-            LimitName::Workspace => self.workspace.map(|size| size.0),
-            LimitName::Inodes => self.inodes,
-            LimitName::Depth => self.depth,
-            LimitName::FileSize => self.file_size.map(|size| size.0),
-            LimitName::Tmp => self.tmp.map(|size| size.0),
-            LimitName::OpenFiles => self.open_files,
-            LimitName::Output => self.output.map(|size| size.0),
-            LimitName::NetBytes => self.net_bytes.map(|size| size.0),
-            LimitName::NetRate => self.net_rate.map(|size| size.0),
-            LimitName::NetConnections => self.net_connections,
-            LimitName::NetAtOnce => self.net_at_once,
-            LimitName::Volume | LimitName::VolumeInodes => None,
-        }
-    }
-
-    /// Sets a limit from text: a value in its unit, or `unlimited`.
-    ///
-    /// # Errors
-    /// When the text is no such value, or one that the kernel or no program can live with; for the limits of volumes.
-    pub fn set(&mut self, name: LimitName, text: &str) -> Result<(), LimitError> {
-        if matches!(name, LimitName::Volume | LimitName::VolumeInodes) {
-            return Err(LimitError::OfVolume { limit: name });
-        }
-        let value = if text == UNLIMITED {
-            None
-        } else {
-            Some(name.row().parse(text)?)
-        };
-        match name {
-            LimitName::Cpus => self.cpus = value.map(|millis| CpuCount { millis }),
-            LimitName::CpuTime => self.cpu_time = value.map(Millis),
-            LimitName::WallTime => self.wall_time = value.map(Millis),
-            LimitName::Memory => self.memory = value.map(Bytes),
-            LimitName::Swap => self.swap = value.map(Bytes),
-            LimitName::Pids => self.pids = value,
-            LimitName::Workspace => self.workspace = value.map(Bytes),
-            LimitName::Inodes => self.inodes = value,
-            LimitName::Depth => self.depth = value,
-            LimitName::FileSize => self.file_size = value.map(Bytes),
-            LimitName::Tmp => self.tmp = value.map(Bytes),
-            LimitName::OpenFiles => self.open_files = value,
-            LimitName::Output => self.output = value.map(Bytes),
-            LimitName::NetBytes => self.net_bytes = value.map(Bytes),
-            LimitName::NetRate => self.net_rate = value.map(Bytes),
-            LimitName::NetConnections => self.net_connections = value,
-            LimitName::NetAtOnce => self.net_at_once = value,
-            LimitName::Volume | LimitName::VolumeInodes => {}
-        }
-        Ok(())
-    }
-
-    /// The value of a limit as text that parses back.
-    pub fn text(&self, name: LimitName) -> String {
-        self.get(name)
-            .map_or_else(|| UNLIMITED.to_owned(), |value| name.row().show(value))
     }
 }
 

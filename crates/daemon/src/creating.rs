@@ -72,7 +72,11 @@ impl SandboxCreator {
         let snapshot = self.sources.snapshots.begin_create(caller, &mut request).await?;
         let mut spec = CreateSpec::of(caller, request, &self.config)?;
         // It stays in place until the sandbox itself holds it.
-        spec.held = self.sources.origins.ready(caller, &spec.request.template).await?;
+        let (origins, template) = (&self.sources.origins, &spec.request.template);
+        spec.held = match &snapshot {
+            Some(snapshot) => origins.of_snapshot(caller, template, snapshot.build()).await?,
+            None => origins.ready(caller, template).await?,
+        };
         spec.specification.build = spec.origin().build;
         if let Some(snapshot) = snapshot {
             snapshot.check(&spec.specification)?;

@@ -261,6 +261,7 @@ impl DaemonServices {
             Arc::clone(&config),
             Arc::clone(&admission),
             Arc::clone(&templates),
+            Arc::clone(&origins),
             Arc::clone(&carrier),
         ));
         let sources = SandboxSources {

@@ -116,11 +116,27 @@ pub enum DaemonError {
         /// What was asked for.
         name: String,
     },
-    /// The caller has no such snapshot, or the sandbox no such checkpoint.
+    /// The caller has no such snapshot.
     #[error("snapshot `{}` not found", .name.escape_debug())]
     UnknownSnapshot {
         /// What was asked for.
         name: String,
+    },
+    /// The sandbox has no such checkpoint.
+    #[error("sandbox `{id}` has no checkpoint `{}`", .name.escape_debug())]
+    UnknownCheckpoint {
+        /// The sandbox.
+        id: String,
+        /// What was asked for.
+        name: String,
+    },
+    /// The image is not here that a snapshot of a file lies over.
+    #[error("the snapshot lies over the image `{}` ({digest}), which is not here", .image.escape_debug())]
+    MissingOrigin {
+        /// What it was called.
+        image: String,
+        /// The digest of its manifest.
+        digest: String,
     },
     /// There is a snapshot, and no sandbox can be made of it.
     #[error("snapshot `{id}` {why}")]
@@ -350,6 +366,8 @@ impl Explained for DaemonError {
             | Self::UnknownTemplate { .. }
             | Self::UnknownImage { .. }
             | Self::UnknownSnapshot { .. }
+            | Self::UnknownCheckpoint { .. }
+            | Self::MissingOrigin { .. }
             | Self::UnknownSecret { .. } => ErrorKind::NotFound,
             Self::Conflict { .. }
             | Self::SnapshotUnusable { .. }
@@ -404,6 +422,23 @@ impl Explained for DaemonError {
             Self::ImageNotAllowed { .. } => Some(
                 "`images.allow` in the server's configuration, or that of the key in `images.keys`, allows it".into(),
             ),
+            Self::UnknownSnapshot { .. } => Some("`offleash snapshot ls` lists the snapshots".into()),
+            Self::UnknownCheckpoint { id, .. } => Some(format!("`offleash checkpoints {id}` lists its checkpoints")),
+            Self::UnknownTemplate { .. } => Some("`offleash template ls` lists the templates".into()),
+            Self::MissingOrigin { image, digest } => {
+                let name = image.split('@').next().unwrap_or(image);
+                Some(format!(
+                    "fetch just that one with `offleash image pull {}@{digest}`, or load it from a file with `offleash image load`",
+                    without_tag(name)
+                ))
+            }
+            Self::SnapshotUnusable { id, .. } => Some(format!(
+                "make another snapshot of a sandbox that is made now; `offleash snapshot rm {id}` removes this one"
+            )),
+            Self::TemplateInUse { .. } => {
+                Some("end them first; `offleash ls` lists them, among which those of the warm pool are not".into())
+            }
+            Self::Volume(source) => source.hint(),
             Self::Images(source) => source.hint(),
             Self::Contexts { hint, .. } | Self::ImageFailed { hint, .. } => hint.clone(),
             Self::Store(source) => source.hint(),
@@ -411,6 +446,12 @@ impl Explained for DaemonError {
             _ => None,
         }
     }
+}
+
+/// A colon behind the last slash begins a tag, another one a port.
+fn without_tag(name: &str) -> &str {
+    let path = name.rfind('/').map_or(0, |slash| slash + 1);
+    name[path..].find(':').map_or(name, |colon| &name[..path + colon])
 }
 
 /// What a caller is told of an error of volumes: nothing of where they are on the host.
@@ -475,6 +516,22 @@ mod tests {
     use std::io;
 
     use super::*;
+
+    #[test]
+    fn an_image_that_is_not_here_is_named_by_its_digest() {
+        for (image, name) in [
+            ("docker.io/library/python:3.12", "docker.io/library/python@sha256:1"),
+            ("localhost:5000/a/b:t", "localhost:5000/a/b@sha256:1"),
+            ("localhost:5000/a", "localhost:5000/a@sha256:1"),
+            ("a@sha256:1", "a@sha256:1"),
+        ] {
+            let missing = DaemonError::MissingOrigin {
+                image: image.to_owned(),
+                digest: "sha256:1".to_owned(),
+            };
+            assert!(missing.hint().unwrap().contains(&format!("pull {name}`")), "{image}");
+        }
+    }
 
     #[test]
     fn what_ran_out_is_found_behind_what_failed() {

@@ -132,6 +132,30 @@ impl ImageService {
         })
     }
 
+    /// The image of this digest that was called `name` and has any name here, for a caller who may use what is called so.
+    ///
+    /// # Errors
+    /// `MissingOrigin`, `ImageNotAllowed`, `Images`.
+    pub(crate) async fn of_digest(&self, caller: &Caller, name: &str, digest: &str) -> Result<HeldImage, DaemonError> {
+        let reference = name.parse::<ImageReference>().ok();
+        if !caller.is_owner() && !self.rule(caller).allows(reference.as_ref()) {
+            return Err(not_allowed(name));
+        }
+        match self.hold(digest).await {
+            Ok(held) => Ok(HeldImage {
+                name: reference,
+                ..held
+            }),
+            Err(ImageError::Missing { .. } | ImageError::MissingBlob { .. } | ImageError::Reference(_)) => {
+                Err(DaemonError::MissingOrigin {
+                    image: name.to_owned(),
+                    digest: digest.to_owned(),
+                })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
     fn store(&self) -> Result<ImageStore, ImageError> {
         ImageStore::open(self.host.state())
     }

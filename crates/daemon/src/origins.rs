@@ -42,6 +42,23 @@ impl OriginFinder {
         }
     }
 
+    /// What a snapshot lies over: a template of this name, or the image with this very digest, whatever it is called by now.
+    ///
+    /// # Errors
+    /// `Invalid` for an image without its digest, `MissingOrigin` when that is not here; as [`Self::ready`].
+    pub(crate) async fn of_snapshot(
+        &self,
+        caller: &Caller,
+        name: &str,
+        build: Option<&str>,
+    ) -> Result<HeldOrigin, DaemonError> {
+        let Some(image) = image_name(name) else {
+            return self.ready(caller, name).await;
+        };
+        let digest = build.ok_or_else(|| DaemonError::invalid("build", "is the digest of the image, and absent"))?;
+        Ok(HeldOrigin::Image(self.images.of_digest(caller, image, digest).await?))
+    }
+
     /// What a sandbox with that origin was made from: the same image, and the template of that name as it is now.
     ///
     /// # Errors

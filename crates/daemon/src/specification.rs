@@ -226,6 +226,25 @@ fn asks_for_ptrace(metadata: &BTreeMap<String, String>) -> Result<bool, DaemonEr
     }
 }
 
+/// That what somebody else's file says of a sandbox could have been asked for here.
+///
+/// # Errors
+/// `Invalid`.
+pub(crate) fn check_imported(
+    env: &BTreeMap<String, String>,
+    asked: Option<&SandboxLimits>,
+    config: &DaemonConfig,
+) -> Result<(), DaemonError> {
+    check_env(env)?;
+    let asked = asked.map_or_else(LimitsRequest::default, |limits| LimitsRequest {
+        cpus: Some(limits.cpus),
+        memory_mib: Some(limits.memory_mib),
+        disk_mib: Some(limits.disk_mib),
+        pids: Some(limits.pids),
+    });
+    limits(&asked, config).map(drop)
+}
+
 fn check_env(env: &BTreeMap<String, String>) -> Result<(), DaemonError> {
     check_map("envVars", env)?;
     for (name, value) in env {
@@ -285,6 +304,38 @@ fn check_idempotency_key(key: Option<&str>) -> Result<(), DaemonError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_file_says_of_a_sandbox_is_what_a_create_could_say() {
+        let config = DaemonConfig::default();
+        let usual = config.default_limits;
+        let env = |name: &str| BTreeMap::from([(name.to_owned(), "x".to_owned())]);
+        check_imported(&env("A"), Some(&usual), &config).unwrap();
+        check_imported(&BTreeMap::new(), None, &config).unwrap();
+        for wrong in ["", "A=B", "A\0"] {
+            let refused = check_imported(&env(wrong), Some(&usual), &config);
+            assert!(
+                matches!(refused, Err(DaemonError::Invalid { field: "envVars", .. })),
+                "{wrong:?}"
+            );
+        }
+        let absurd = [
+            SandboxLimits { cpus: 0, ..usual },
+            SandboxLimits {
+                memory_mib: u64::MAX,
+                ..usual
+            },
+            SandboxLimits {
+                disk_mib: u64::MAX,
+                ..usual
+            },
+            SandboxLimits { pids: 0, ..usual },
+        ];
+        for limits in absurd {
+            let refused = check_imported(&BTreeMap::new(), Some(&limits), &config);
+            assert!(matches!(refused, Err(DaemonError::Invalid { .. })), "{limits:?}");
+        }
+    }
 
     #[test]
     fn what_is_kept_is_read_back_whole_or_not_at_all() {

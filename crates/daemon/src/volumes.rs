@@ -116,10 +116,21 @@ impl VolumeService {
     /// Removes one of the caller's volumes that nobody uses.
     pub(crate) async fn remove(&self, caller: &Caller, which: &str) -> Result<(), DaemonError> {
         let (owner, which) = (owner_of(caller, which), which.to_owned());
-        self.with_state("remove a volume", move |state| {
-            volumes::remove(&state, owner.as_deref(), &which)
-        })
-        .await
+        let removed = self.with_state("remove a volume", move |state| {
+            let record = state.volumes()?.find(owner.as_deref(), &which)?;
+            Ok((volumes::remove(&state, owner.as_deref(), &which), record.id))
+        });
+        let (removed, id) = removed.await?;
+        removed.map_err(|error| error.with_sandboxes(self.sandboxes_with(&id, |_| true)).into())
+    }
+
+    /// Sandboxes that have a volume in such a way, by their ids. Whose a volume is knows all that can have it.
+    fn sandboxes_with(&self, id: &VolumeId, is_such: impl Fn(MountAccess) -> bool) -> Vec<String> {
+        let all = self.core.sandboxes.all();
+        let has_it =
+            |volumes: &[SandboxVolume]| volumes.iter().any(|volume| volume.id == *id && is_such(volume.access));
+        let holders = all.iter().filter(|entry| has_it(&entry.specification().volumes));
+        holders.map(|entry| entry.name().to_owned()).collect()
     }
 
     /// What a sandbox of the caller's asks for; looked at now, so that what stands against it is told at once.
@@ -144,7 +155,7 @@ impl VolumeService {
             check_path(&mount.path)?;
         }
         let owner = caller.key_id.clone();
-        self.with_state("look for volumes", move |state| {
+        let found = self.with_state("look for volumes", move |state| {
             let store = state.volumes()?;
             let mut found: Vec<SandboxVolume> = Vec::new();
             for mount in asked {
@@ -158,7 +169,10 @@ impl VolumeService {
                         name: record.name.to_string(),
                     });
                 }
-                let held = store.hold(&VolumeKey::Id(record.id.clone()), access)?;
+                let held = match store.hold(&VolumeKey::Id(record.id.clone()), access) {
+                    Err(error @ VolumeError::HasWriter { .. }) => return Ok(Err((error, record.id))),
+                    held => held?,
+                };
                 if access == MountAccess::Rw {
                     volumes::check_room(&held)?;
                 }
@@ -169,9 +183,12 @@ impl VolumeService {
                     access,
                 });
             }
-            Ok(found)
+            Ok(Ok(found))
+        });
+        found.await?.map_err(|(error, id)| {
+            let writers = self.sandboxes_with(&id, |access| access == MountAccess::Rw);
+            error.with_sandboxes(writers).into()
         })
-        .await
     }
 
     /// What a fork has of the volumes of its source: one that a single sandbox may write to is the source's to write to,

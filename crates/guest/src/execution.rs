@@ -133,6 +133,7 @@ impl RunningExec {
         }
         let length = output.read(buffer, OUTPUT_CHUNK);
         if length > 0 {
+            self.input.note_output();
             let bytes = buffer[..length].to_vec();
             connection.send(&FromGuest::Output {
                 exec: self.exec,

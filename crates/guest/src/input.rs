@@ -10,6 +10,9 @@ use rustix::io::Errno;
 /// More bytes were sent than the protocol allows without an acknowledgement.
 pub(crate) struct InputOverrun;
 
+/// How often at most a program that takes its terminal raw is told that there is no more input.
+const MAX_ENDS: u8 = 16;
+
 /// What is on the other side of the descriptor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum InputKind {
@@ -31,6 +34,9 @@ pub(crate) struct ExecInput {
     closing: bool,
     /// Whether the last byte written began a new line, after which one end-of-input character is enough.
     line_ended: bool,
+    /// A terminal whose input has ended, and how often that may still be told.
+    ended: Option<OwnedFd>,
+    ends_left: u8,
 }
 
 impl ExecInput {
@@ -43,6 +49,8 @@ impl ExecInput {
             written: 0,
             closing: false,
             line_ended: true,
+            ended: None,
+            ends_left: MAX_ENDS,
         }
     }
 
@@ -108,14 +116,30 @@ impl ExecInput {
         let Some(descriptor) = self.descriptor.take() else {
             return;
         };
-        if self.kind == InputKind::Terminal
-            && let Some(character) = pty::end_of_input(&descriptor)
-        {
+        if self.kind == InputKind::Pipe {
+            return;
+        }
+        if let Some(character) = pty::end_of_input(&descriptor) {
             // In the middle of a line the first only hands over the line so far (termios(3), VEOF).
             let characters = [character; 2];
             let count = if self.line_ended { 1 } else { 2 };
             // A terminal whose buffer is full of input that nobody reads has no use for its end either.
             let _ = rustix::io::write(&descriptor, &characters[..count]);
+        }
+        self.ended = Some(descriptor);
+        self.note_output();
+    }
+
+    /// Tells a program that edits its lines itself once more that there is no more input: it may have begun another line. What
+    /// it was told before it took its terminal raw, the kernel has dropped.
+    pub(crate) fn note_output(&mut self) {
+        let Some(descriptor) = self.ended.as_ref().filter(|_| self.ends_left > 0) else {
+            return;
+        };
+        if let Some(character) = pty::end_of_raw_input(descriptor) {
+            self.ends_left -= 1;
+            // As above.
+            let _ = rustix::io::write(descriptor, &[character]);
         }
     }
 }

@@ -91,6 +91,14 @@ pub enum ImageError {
         /// What it said.
         said: String,
     },
+    /// What answers speaks no TLS.
+    #[error("registry `{registry}` does not speak TLS")]
+    NoTls {
+        /// The registry, or another host that it names.
+        registry: String,
+        /// Whether it is on this machine.
+        is_here: bool,
+    },
     /// It was asked without encryption, and is not this machine.
     #[error("registry `{registry}` is not on this machine, and would be asked without encryption")]
     PlainHttp {
@@ -156,6 +164,12 @@ pub enum ImageError {
         /// What is wrong.
         reason: String,
     },
+    /// A user or group that the image's lists do not have.
+    #[error("the image has no {what}, as whom its programs are to be started")]
+    UnknownAccount {
+        /// As in ``user `app` ``.
+        what: String,
+    },
     /// There is none for this machine.
     #[error("the image is for {}, not for {OUR_PLATFORM}", found.join(", "))]
     OtherPlatform {
@@ -175,6 +189,12 @@ pub enum ImageError {
     Layer {
         /// The digest of the layer without compression.
         digest: ImageDigest,
+        /// Why.
+        source: LayerError,
+    },
+    /// A file with images that was refused.
+    #[error("the file cannot be loaded")]
+    Unloadable {
         /// Why.
         source: LayerError,
     },
@@ -251,6 +271,11 @@ impl ImageError {
         }
     }
 
+    /// An archive that cannot be written.
+    pub fn writing_archive(error: io::Error) -> Self {
+        Self::file("writing", "the archive")(error)
+    }
+
     /// Whether it is about an image and its registry alone, and says nothing of this machine.
     pub fn is_about_image(&self) -> bool {
         match self {
@@ -281,11 +306,15 @@ impl Explained for ImageError {
             Self::Missing { .. } | Self::Unknown { .. } | Self::MissingBlob { .. } | Self::NothingToCopy { .. } => {
                 ErrorKind::NotFound
             }
-            Self::Ambiguous { .. } | Self::Setting { .. } | Self::Credentials { .. } | Self::Malformed { .. } => {
-                ErrorKind::Invalid
-            }
+            Self::Ambiguous { .. }
+            | Self::Setting { .. }
+            | Self::Credentials { .. }
+            | Self::UnknownAccount { .. }
+            | Self::Malformed { .. } => ErrorKind::Invalid,
             Self::InUse { .. } => ErrorKind::Conflict,
-            Self::Busy { .. } | Self::Unreachable { .. } | Self::Status { .. } => ErrorKind::Unavailable,
+            Self::Busy { .. } | Self::Unreachable { .. } | Self::NoTls { .. } | Self::Status { .. } => {
+                ErrorKind::Unavailable
+            }
             Self::Denied { .. } | Self::PlainHttp { .. } | Self::OtherDigest { .. } | Self::OtherSize { .. } => {
                 ErrorKind::Denied
             }
@@ -297,7 +326,7 @@ impl Explained for ImageError {
             | Self::UnknownMediaType { .. }
             | Self::OtherPlatform { .. }
             | Self::Ids { .. } => ErrorKind::Unsupported,
-            Self::Layer { source, .. } => source.kind(),
+            Self::Layer { source, .. } | Self::Unloadable { source } => source.kind(),
             Self::File { source, .. } => source.raw_os_error().map_or(ErrorKind::Internal, kind_of),
             Self::Removing(error) => error.kind(),
         }
@@ -323,6 +352,14 @@ impl Explained for ImageError {
             Self::Unreachable { .. } | Self::Stalled { .. } | Self::Status { .. } => {
                 "check the network and try again; what came so far is kept and not fetched again"
             }
+            Self::NoTls { is_here: true, .. } => {
+                "`--plain-http`, or `plain_http = true` below `[images]` of a server, asks a registry on this machine without \
+                 encryption"
+            }
+            Self::NoTls { .. } => {
+                "nothing but a registry on this machine is asked without encryption; give this one a certificate, and name its \
+                 authority with `--registry-ca FILE`"
+            }
             Self::PlainHttp { .. } => {
                 "`--plain-http` is for `localhost`; for another registry name its authority with `--registry-ca FILE`"
             }
@@ -342,10 +379,15 @@ impl Explained for ImageError {
             Self::Ids { .. } => "`offleash doctor` says what is missing; `--ids single` does without subordinate ids",
             Self::Credentials { .. } => "correct Docker's `config.json`, or name another with `DOCKER_CONFIG`",
             Self::Malformed { .. } => "make sure that it is an image of OCI or Docker, and that all of it is there",
+            Self::UnknownAccount { .. } => "add it before, as in `RUN useradd app`, or name an id from 0 to 65535",
             Self::NothingToCopy { .. } => "paths are relative to the context, and `.dockerignore` leaves some out",
             Self::Archive { .. } => "unpack it with a `RUN`, or compress it with gzip or zstd",
             Self::Setting { .. } => "correct it, or leave it out",
             Self::TooLarge { .. } => "use a smaller image, or make sure that it is one",
+            Self::Unloadable { source } if source.kind() == ErrorKind::Exhausted => {
+                "load its images one by one, from files of their own"
+            }
+            Self::Unloadable { .. } => "write the file anew with `docker save`, `podman save` or `skopeo copy`",
             Self::Layer { source, .. } if source.kind() == ErrorKind::Denied => {
                 "the layer was not made by a usual tool, or somebody means harm; nothing was unpacked"
             }

@@ -11,6 +11,7 @@ mod progress;
 mod pull;
 mod reference;
 mod registry;
+mod save;
 mod store;
 mod tar;
 mod unpack;

@@ -167,6 +167,14 @@ impl ImageManifest {
         Ok(())
     }
 
+    /// What it is; that is not always said.
+    pub(crate) fn media_type(&self) -> &str {
+        match self.media_type.as_str() {
+            "" => OCI_MANIFEST,
+            said => said,
+        }
+    }
+
     /// Bytes of configuration and layers, as they are sent.
     pub(crate) fn bytes(&self) -> u64 {
         let sizes = self.layers.iter().map(Descriptor::bytes);

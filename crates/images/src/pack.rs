@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
-use std::io::{self, Read as _, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -13,11 +13,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use crate::tar::{EntryKind, NewEntry, TarWriter};
+
 /// How deep directories may be in one another.
 const MAX_DEPTH: usize = 200;
 /// Longest attribute (`XATTR_SIZE_MAX`), and longest list of them.
 const MAX_ATTRIBUTE: usize = 65_536;
-const BLOCK: usize = 512;
 
 /// A part of a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,49 +31,34 @@ pub struct PackedPart {
     pub superuser: (u32, u32),
 }
 
-/// Writes `parts` as one archive, after a file of that name and contents.
+/// Writes `parts` as one archive, after a file of that name and contents. Files keep their holes.
 ///
 /// # Errors
-/// When something cannot be read or written, and for names that an archive keeps for itself.
+/// When something cannot be read or written, for names that an archive keeps for itself, and for what is more than is read again.
 pub fn pack_layer(parts: &[PackedPart], description: (&str, &[u8]), out: &mut impl Write) -> io::Result<()> {
-    let header = EntryHeader {
-        path: description.0.as_bytes().to_vec(),
-        size: u64::try_from(description.1.len()).unwrap_or(0),
+    let mut writer = TarWriter::new(out, u64::MAX);
+    let header = NewEntry {
+        size: description.1.len() as u64,
         mode: 0o600,
-        flag: b'0',
-        ..EntryHeader::default()
+        ..NewEntry::empty(description.0.as_bytes(), EntryKind::File)
     };
-    header.write(out)?;
-    out.write_all(description.1)?;
-    pad(out, header.size)?;
+    writer.add(&header, &mut &*description.1)?;
     for part in parts {
         let mut packing = PartPacking {
-            out,
+            out: &mut writer,
             superuser: part.superuser,
             linked: HashMap::new(),
         };
         let root = open(rustix::fs::CWD, &part.directory)?;
         packing.directory(&root, &part.place, 0)?;
     }
-    out.write_all(&[0; 2 * BLOCK])
+    writer.finish().map(drop)
 }
 
 struct PartPacking<'out, W> {
-    out: &'out mut W,
+    out: &'out mut TarWriter<W>,
     superuser: (u32, u32),
     linked: HashMap<(u64, u64), Vec<u8>>,
-}
-
-#[derive(Default)]
-struct EntryHeader {
-    path: Vec<u8>,
-    link: Vec<u8>,
-    size: u64,
-    mode: u32,
-    owner: (u32, u32),
-    modified: (i64, u64),
-    flag: u8,
-    attributes: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl<W: Write> PartPacking<'_, W> {
@@ -81,10 +67,13 @@ impl<W: Write> PartPacking<'_, W> {
             return Err(io::Error::other("directories are too deep in one another"));
         }
         let stat = rustix::fs::fstat(directory)?;
-        let mut header = self.header(&stat, path, b'5');
-        header.path.extend(if path.is_empty() { &b"./"[..] } else { b"/" });
-        header.attributes = attributes(&by_descriptor(directory, c"."))?;
-        header.write(self.out)?;
+        let attributes = attributes(&by_descriptor(directory, c"."))?;
+        let name = [path, if path.is_empty() { b"./" } else { b"/" }].concat();
+        let header = NewEntry {
+            attributes: &attributes,
+            ..self.header(&stat, &name, EntryKind::Directory)
+        };
+        self.out.add(&header, &mut io::empty())?;
         if is_opaque(directory) {
             self.empty(joined(path, b".wh..wh..opq"))?;
         }
@@ -126,14 +115,11 @@ impl<W: Write> PartPacking<'_, W> {
         }
         if stat.st_nlink > 1 {
             if let Some(first) = self.linked.get(&(stat.st_dev, stat.st_ino)) {
-                let link = first.clone();
-                let header = self.header(&stat, &path, b'1');
-                return EntryHeader {
-                    link,
-                    size: 0,
-                    ..header
-                }
-                .write(self.out);
+                let header = NewEntry {
+                    link: first,
+                    ..self.header(&stat, &path, EntryKind::HardLink)
+                };
+                return self.out.add(&header, &mut io::empty());
             }
             self.linked.insert((stat.st_dev, stat.st_ino), path.clone());
         }
@@ -141,126 +127,52 @@ impl<W: Write> PartPacking<'_, W> {
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Symlink => {
                 let link = rustix::fs::readlinkat(parent, name.as_c_str(), Vec::new())?.into_bytes();
-                let header = self.header(&stat, &path, b'2');
-                EntryHeader { link, ..header }.write(self.out)
+                let header = NewEntry {
+                    link: &link,
+                    ..self.header(&stat, &path, EntryKind::Symlink)
+                };
+                self.out.add(&header, &mut io::empty())
             }
-            FileType::Fifo => self.header(&stat, &path, b'6').write(self.out),
+            FileType::Fifo => {
+                let header = self.header(&stat, &path, EntryKind::Fifo);
+                self.out.add(&header, &mut io::empty())
+            }
             _ => {
                 let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-                let file = File::from(rustix::fs::openat(parent, name.as_c_str(), flags, Mode::empty())?);
-                let size = u64::try_from(stat.st_size).unwrap_or(0);
-                let header = self.header(&stat, &path, b'0');
-                EntryHeader {
-                    size,
-                    attributes,
-                    ..header
-                }
-                .write(self.out)?;
-                if io::copy(&mut file.take(size), self.out)? != size {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-                pad(self.out, size)
+                let mut file = File::from(rustix::fs::openat(parent, name.as_c_str(), flags, Mode::empty())?);
+                let header = NewEntry {
+                    size: u64::try_from(stat.st_size).unwrap_or(0),
+                    attributes: &attributes,
+                    ..self.header(&stat, &path, EntryKind::File)
+                };
+                let added = self.out.add_file(&header, &mut file);
+                added.map_err(|error| match error.kind() {
+                    io::ErrorKind::FileTooLarge => {
+                        let what = String::from_utf8_lossy(&path).escape_debug().to_string();
+                        io::Error::new(io::ErrorKind::FileTooLarge, format!("`{what}`: {error}"))
+                    }
+                    _ => error,
+                })
             }
         }
     }
 
     fn empty(&mut self, path: Vec<u8>) -> io::Result<()> {
-        EntryHeader {
-            path,
+        let header = NewEntry {
             mode: 0o600,
-            flag: b'0',
-            ..EntryHeader::default()
-        }
-        .write(self.out)
+            ..NewEntry::empty(&path, EntryKind::File)
+        };
+        self.out.add(&header, &mut io::empty())
     }
 
-    fn header(&self, stat: &Stat, path: &[u8], flag: u8) -> EntryHeader {
-        EntryHeader {
-            path: path.to_vec(),
+    fn header<'path>(&self, stat: &Stat, path: &'path [u8], kind: EntryKind) -> NewEntry<'path> {
+        NewEntry {
             mode: stat.st_mode & 0o7777,
-            owner: (
-                stat.st_uid.saturating_sub(self.superuser.0),
-                stat.st_gid.saturating_sub(self.superuser.1),
-            ),
-            modified: (stat.st_mtime, stat.st_mtime_nsec),
-            flag,
-            ..EntryHeader::default()
+            uid: stat.st_uid.saturating_sub(self.superuser.0),
+            gid: stat.st_gid.saturating_sub(self.superuser.1),
+            modified: (stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or(0)),
+            ..NewEntry::empty(path, kind)
         }
-    }
-}
-
-impl EntryHeader {
-    /// Writes what does not fit into a header before it, as records of its own.
-    fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        let mut records = Vec::new();
-        record(&mut records, b"path", &self.path);
-        if !self.link.is_empty() {
-            record(&mut records, b"linkpath", &self.link);
-        }
-        let (seconds, nanoseconds) = self.modified;
-        record(
-            &mut records,
-            b"mtime",
-            format!("{}.{nanoseconds:09}", seconds.max(0)).as_bytes(),
-        );
-        record(&mut records, b"size", self.size.to_string().as_bytes());
-        for (name, value) in &self.attributes {
-            record(&mut records, &[b"SCHILY.xattr.", name.as_slice()].concat(), value);
-        }
-        let length = u64::try_from(records.len()).unwrap_or(0);
-        write_block(out, b"PaxHeader", b"", 0o600, (0, 0), length, b'x')?;
-        out.write_all(&records)?;
-        pad(out, length)?;
-        write_block(out, &self.path, &self.link, self.mode, self.owner, self.size, self.flag)
-    }
-}
-
-/// `LENGTH KEY=VALUE\n`, where the length counts itself.
-fn record(records: &mut Vec<u8>, key: &[u8], value: &[u8]) {
-    let rest = key.len() + value.len() + 3;
-    let mut length = rest + 1;
-    while length.to_string().len() + rest != length {
-        length = length.to_string().len() + rest;
-    }
-    records.extend(format!("{length} ").into_bytes());
-    records.extend([key, b"=", value, b"\n"].concat());
-}
-
-fn write_block(
-    out: &mut impl Write,
-    path: &[u8],
-    link: &[u8],
-    mode: u32,
-    owner: (u32, u32),
-    size: u64,
-    flag: u8,
-) -> io::Result<()> {
-    let mut block = [0; BLOCK];
-    let mut put = |at: usize, most: usize, bytes: &[u8]| {
-        let bytes = &bytes[..bytes.len().min(most)];
-        block[at..at + bytes.len()].copy_from_slice(bytes);
-    };
-    put(0, 100, path);
-    put(100, 7, format!("{mode:07o}").as_bytes());
-    put(108, 7, format!("{:07o}", owner.0 & 0o777_7777).as_bytes());
-    put(116, 7, format!("{:07o}", owner.1 & 0o777_7777).as_bytes());
-    // The record before says it where it is larger.
-    put(124, 11, format!("{:011o}", size.min(0o777_7777_7777)).as_bytes());
-    put(136, 11, b"00000000000");
-    put(148, 8, b"        ");
-    put(156, 1, &[flag]);
-    put(157, 100, link);
-    put(257, 8, b"ustar\x0000");
-    let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
-    block[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
-    out.write_all(&block)
-}
-
-fn pad(out: &mut impl Write, size: u64) -> io::Result<()> {
-    let over = usize::try_from(size % 512).unwrap_or(0);
-    match over {
-        0 => Ok(()),
-        over => out.write_all(&[0; BLOCK][over..]),
     }
 }
 
@@ -327,6 +239,10 @@ mod tests {
         fs::write(path("from/d").join(&long), "long").unwrap();
         fs::write(path("from/d/e/file"), vec![7; 700]).unwrap();
         fs::hard_link(path("from/d/e/file"), path("from/link")).unwrap();
+        let holes = File::create(path("from/holes")).unwrap();
+        holes.set_len(1 << 30).unwrap();
+        rustix::io::pwrite(&holes, b"end", (1 << 29) + 7).unwrap();
+        drop(holes);
         symlink("/etc/passwd", path("from/out")).unwrap();
         fs::write(path("usr/bin/tool"), "tool").unwrap();
         let none = rustix::fs::XattrFlags::empty();
@@ -347,6 +263,7 @@ mod tests {
             &mut archive,
         )
         .unwrap();
+        assert!(archive.len() < 1 << 20, "holes were written out");
         fs::write(path("archive"), archive).unwrap();
         unpack_archive(&path("archive"), &path("to"), &path("none"), LayerOwnership::Flat).unwrap();
         let read = |name: &str| fs::read_to_string(path("to").join(name)).unwrap();
@@ -355,6 +272,12 @@ mod tests {
             ("said".to_owned(), "tool".to_owned())
         );
         assert_eq!(read(&format!("d/{long}")), "long");
+        let holes = fs::metadata(path("to/holes")).unwrap();
+        assert_eq!(holes.len(), 1 << 30);
+        assert!(holes.blocks() < 2_048, "holes were filled");
+        let mut end = [0; 3];
+        rustix::io::pread(File::open(path("to/holes")).unwrap(), &mut end, (1 << 29) + 7).unwrap();
+        assert_eq!(&end, b"end");
         let inode = |name: &str| fs::metadata(path("to").join(name)).unwrap().ino();
         assert_eq!(inode("link"), inode("d/e/file"));
         assert_eq!(fs::read_link(path("to/out")).unwrap(), Path::new("/etc/passwd"));

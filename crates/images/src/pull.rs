@@ -57,8 +57,9 @@ impl ImageStore {
         } = fetched;
         let config = self.read_blob("the configuration", &manifest.config.digest, MAX_CONFIG)?;
         let config = ImageConfig::read(&config, manifest.layers.len())?;
-        self.write_blob(&digest, &bytes)?;
         self.unpack_layers(&manifest, &config, order.ownership, ids, progress)?;
+        self.verify_layers(&manifest, &config)?;
+        self.write_blob(&digest, &bytes)?;
         let record = ImageRecord::new(Some(reference.clone()), digest, index, &manifest);
         let before = self.find(&reference.to_string());
         self.name_image(&record)?;
@@ -125,6 +126,7 @@ fn is_about_mirror(error: &ImageError) -> bool {
             | ImageError::Stalled { .. }
             | ImageError::Status { .. }
             | ImageError::Denied { .. }
+            | ImageError::NoTls { .. }
             | ImageError::MissingBlob { .. }
     )
 }

@@ -45,7 +45,7 @@ pub use known::KnownEtc;
 pub use outside::find_outside;
 pub use reach::absolute;
 pub use reach::from_home;
-pub use regular_file::{RegularFileError, read_regular_file};
+pub use regular_file::{RegularFileError, read_named_file, read_regular_file};
 pub use resolve::{resolve, resolve_without_command};
 pub use rules::check_exists;
 pub use rules::grants_of_nothing;

@@ -223,7 +223,7 @@ pub(super) fn check_target(role: &'static str, target: &Path) -> Result<PathBuf,
     if SYSTEM.iter().any(|system| clean == Path::new(system)) {
         return Err(refuse(
             "is a directory of the system",
-            "name a directory in it, or elsewhere, such as /mnt/data",
+            "choose one elsewhere, such as /mnt/data; a directory in it has to be there already",
         ));
     }
     Ok(clean)

@@ -82,9 +82,21 @@ impl Explained for RegularFileError {
 /// # Errors
 /// `Missing` if there is none, otherwise why it is not read.
 pub fn read_regular_file(path: &Path) -> Result<Vec<u8>, RegularFileError> {
+    read_file(path, OFlags::NOFOLLOW)
+}
+
+/// As [`read_regular_file`], of a file that the user names: links are followed, and what they lead to is a regular file.
+///
+/// # Errors
+/// As [`read_regular_file`].
+pub fn read_named_file(path: &Path) -> Result<Vec<u8>, RegularFileError> {
+    read_file(path, OFlags::empty())
+}
+
+fn read_file(path: &Path, links: OFlags) -> Result<Vec<u8>, RegularFileError> {
     let mut contents = Vec::new();
     // One byte more than allowed tells a file that is too large, also when it grows meanwhile or says it has no length.
-    open_regular_file(path)?
+    open_file(path, links)?
         .take(MAX_BYTES + 1)
         .read_to_end(&mut contents)
         .map_err(|source| unreadable(path, source))?;
@@ -99,7 +111,11 @@ pub fn read_regular_file(path: &Path) -> Result<Vec<u8>, RegularFileError> {
 
 /// Opens a regular file that is no link for reading; waits for nothing.
 pub(super) fn open_regular_file(path: &Path) -> Result<File, RegularFileError> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    open_file(path, OFlags::NOFOLLOW)
+}
+
+fn open_file(path: &Path, links: OFlags) -> Result<File, RegularFileError> {
+    let flags = OFlags::RDONLY | links | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|error| not_opened(path, error))?);
     let found = file.metadata().map_err(|source| unreadable(path, source))?;
     if found.is_file() {
@@ -164,6 +180,21 @@ mod tests {
             "/dev/zero".into(),
         ] {
             let error = read_regular_file(&path).unwrap_err();
+            assert!(matches!(error, RegularFileError::NotRegular { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_the_user_names_may_be_a_link_and_nothing_to_wait_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let named = |name: &str| directory.path().join(name);
+        fs::write(named("file"), "x").unwrap();
+        symlink("file", named("link")).unwrap();
+        assert_eq!(read_named_file(&named("link")).unwrap(), b"x");
+        mknodat(CWD, named("pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+        symlink("pipe", named("to-pipe")).unwrap();
+        for path in [named("pipe"), named("to-pipe"), "/dev/zero".into()] {
+            let error = read_named_file(&path).unwrap_err();
             assert!(matches!(error, RegularFileError::NotRegular { .. }), "{error}");
         }
     }

@@ -30,6 +30,7 @@ use crate::failure::{FailedCall, FileError};
 use crate::node::{NodeKind, kind_of};
 use crate::removal::remove_tree;
 pub use contents::copy_contents;
+pub(crate) use contents::next_data;
 
 /// What the copy of a file with several names is linked from, beside the copy until that is whole.
 const LINKS: &str = ".links";

@@ -206,7 +206,7 @@ impl Drop for UsableDirectory<'_> {
     }
 }
 
-fn open_below(root: &OwnedFd, path: &[u8], flags: OFlags) -> OpenedWith {
+pub(crate) fn open_below(root: &OwnedFd, path: &[u8], flags: OFlags) -> OpenedWith {
     let through = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut rest = path;
     let mut current: Option<OwnedFd> = None;

@@ -163,13 +163,7 @@ fn usual_user(named: &str, passwd: &str, group: &str) -> Result<SandboxUser, Ima
         None => (named, None),
     };
     let user = if user.is_empty() { "0" } else { user };
-    let unknown = |what: &str| {
-        let reason = format!("it is to be run as {what}, which it does not have");
-        ImageError::Malformed {
-            what: "the image",
-            reason,
-        }
-    };
+    let unknown = |what: String| ImageError::UnknownAccount { what };
     let uid = user.parse::<u32>().ok();
     let is_meant = |account: &SandboxUser| account.name == user || Some(account.uid) == uid;
     let found = accounts(passwd).find(is_meant).or_else(|| {
@@ -183,7 +177,7 @@ fn usual_user(named: &str, passwd: &str, group: &str) -> Result<SandboxUser, Ima
             shell: "/bin/sh".into(),
         })
     });
-    let mut found = found.ok_or_else(|| unknown(&format!("user `{}`", user.escape_debug())))?;
+    let mut found = found.ok_or_else(|| unknown(format!("user `{}`", user.escape_debug())))?;
     if let Some(named) = group_named {
         let of_line = |line: &str| {
             let mut fields = line.split(':');
@@ -192,7 +186,7 @@ fn usual_user(named: &str, passwd: &str, group: &str) -> Result<SandboxUser, Ima
         };
         let gid = named.parse::<u32>().ok().or_else(|| group.lines().find_map(of_line));
         let gid = gid.filter(|gid| *gid < IDS);
-        found.gid = gid.ok_or_else(|| unknown(&format!("group `{}`", named.escape_debug())))?;
+        found.gid = gid.ok_or_else(|| unknown(format!("group `{}`", named.escape_debug())))?;
     }
     Ok(found)
 }

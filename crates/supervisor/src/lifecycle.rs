@@ -294,6 +294,7 @@ fn carry_out(
     };
     let capture = Capture::new(request.capture);
     let client = RunClient::new(io, exec, &setup.plan.limits, request.started, capture);
+    let client = client.on_terminal(request.tty.is_some());
     let mut outcome = client.run(running, chore)?;
     let strays = match &outcome.ending {
         Ending::Command(ExecEnd::Exited { code: 0 }) => 0,

@@ -90,8 +90,10 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 const FINISH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// `SIGPIPE`, `SIGINT` and the like: the signals of job control that end things.
+const SIGHUP: i32 = 1;
 const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
 
 /// A run's command, with the streams that it is for.
 pub(crate) struct RunClient<'a> {
@@ -99,6 +101,8 @@ pub(crate) struct RunClient<'a> {
     exec: ExecId,
     limits: &'a Limits,
     deadline: Option<Instant>,
+    /// Whether its streams are a terminal.
+    has_terminal: bool,
     takes_input: bool,
     output_bytes: u64,
     interrupted: bool,
@@ -121,6 +125,7 @@ impl<'a> RunClient<'a> {
             exec,
             limits,
             deadline: limits.wall_time.map(|wall| started + Duration::from_millis(wall.0)),
+            has_terminal: false,
             takes_input: true,
             output_bytes: 0,
             interrupted: false,
@@ -129,6 +134,12 @@ impl<'a> RunClient<'a> {
             output_tail: OutputTail::default(),
             has_told_of_loss: false,
         }
+    }
+
+    /// The same with a terminal, or not.
+    #[must_use]
+    pub(crate) fn on_terminal(self, has_terminal: bool) -> Self {
+        Self { has_terminal, ..self }
     }
 
     /// Serves the command until it has ended, for whichever reason, and its output was passed on. Whenever nothing else is
@@ -206,13 +217,18 @@ impl<'a> RunClient<'a> {
 
     /// The first interrupt asks, the second kills.
     fn signal(&mut self, held: &mut LoopSandbox<'_>, signal: i32) -> Result<(), IsolationError> {
-        let asks = matches!(signal, SIGINT | 1 | 3 | 15);
+        let asks = matches!(signal, SIGINT | SIGHUP | 3 | SIGTERM);
         if asks && self.interrupted {
             held.end(Ending::Interrupted { signal });
             return Ok(());
         }
         self.interrupted |= asks;
-        held.sandbox.signal(self.exec, signal)
+        held.sandbox.signal(self.exec, signal)?;
+        match self.has_terminal && signal == SIGTERM {
+            // Shells at a terminal pass over the one, and end by the other: their terminal goes.
+            true => held.sandbox.signal(self.exec, SIGHUP),
+            false => Ok(()),
+        }
     }
 
     fn check_wall_time(&self, held: &mut LoopSandbox<'_>) {

@@ -45,7 +45,7 @@ impl HeldVolumes {
         for mount in mounts {
             let volume = match store.hold(&mount.volume, mount.access) {
                 // It is this sandbox that writes to it.
-                Err(VolumeError::HasWriter { name }) if is_mounted(&held, &mount.volume) => {
+                Err(VolumeError::HasWriter { name, .. }) if is_mounted(&held, &mount.volume) => {
                     return Err(VolumeError::Twice { name });
                 }
                 volume => volume?,

@@ -107,9 +107,16 @@ pub fn foreground_group(controller: impl AsFd) -> Option<i32> {
 
 /// The character that ends input (usually Ctrl-D), unless the program takes its input raw.
 pub fn end_of_input(controller: impl AsFd) -> Option<u8> {
+    end_of(controller, true)
+}
+
+/// The same where the program takes its input raw, and only its own reading makes an end of it.
+pub fn end_of_raw_input(controller: impl AsFd) -> Option<u8> {
+    end_of(controller, false)
+}
+
+fn end_of(controller: impl AsFd, is_canonical: bool) -> Option<u8> {
     let settings = rustix::termios::tcgetattr(controller).ok()?;
-    settings
-        .local_modes
-        .contains(LocalModes::ICANON)
-        .then(|| settings.special_codes[SpecialCodeIndex::VEOF])
+    let is_so = settings.local_modes.contains(LocalModes::ICANON) == is_canonical;
+    is_so.then(|| settings.special_codes[SpecialCodeIndex::VEOF])
 }

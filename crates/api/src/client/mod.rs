@@ -132,24 +132,35 @@ impl Explained for ClientError {
             Self::Ended { id, .. } => Some(format!("`offleash logs {}` says what happened", id.escape_debug())),
             Self::OfOthers { .. } => Some("if one of these is meant, say its id".to_owned()),
             Self::Paused { id } => Some(format!("`offleash resume {}`", id.escape_debug())),
-            Self::Refused { message, .. } => what_there_is(message).map(str::to_owned),
+            Self::Refused { message, .. } => what_there_is(message),
             _ => None,
         }
     }
 }
 
 /// How to find what there is, where what was asked for is not there.
-fn what_there_is(message: &str) -> Option<&'static str> {
-    let (what, _) = message.strip_suffix(" not found")?.split_once(' ')?;
-    match what {
-        "sandbox" => {
-            Some("`offleash ls` lists the sandboxes that there are, and `offleash ls -a` also those that have ended")
-        }
-        "template" => Some(
-            "`offleash template ls` lists what there is beside `base`; `offleash template build --name NAME --pip …` builds one",
-        ),
-        _ => None,
+fn what_there_is(message: &str) -> Option<String> {
+    if let Some((sandbox, _)) = message
+        .strip_prefix("sandbox `")
+        .and_then(|rest| rest.split_once("` has no checkpoint `"))
+    {
+        return Some(format!("`offleash checkpoints {sandbox}` lists its checkpoints"));
     }
+    if message.starts_with("there is no volume `") {
+        return Some("`offleash volume ls` lists the volumes, `offleash volume create NAME` makes one".to_owned());
+    }
+    let (what, _) = message.strip_suffix(" not found")?.split_once(' ')?;
+    let hint = match what {
+        "sandbox" => {
+            "`offleash ls` lists the sandboxes that there are, and `offleash ls -a` also those that have ended"
+        }
+        "template" => {
+            "`offleash template ls` lists what there is beside `base`; `offleash template build --name NAME --pip …` builds one"
+        }
+        "snapshot" => "`offleash snapshot ls` lists the snapshots",
+        _ => return None,
+    };
+    Some(hint.to_owned())
 }
 
 /// Asks a daemon; each request has a connection of its own.

@@ -101,6 +101,7 @@ fn message(error: &DaemonError, is_owner: bool) -> String {
             | DaemonError::Contexts { .. }
             | DaemonError::NotAllowed { .. }
             | DaemonError::UnknownImage { .. }
+            | DaemonError::MissingOrigin { .. }
             | DaemonError::ImageNotAllowed { .. },
             Some(hint),
         ) => format!("{error}; {hint}"),

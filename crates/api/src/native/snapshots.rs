@@ -53,6 +53,8 @@ pub(crate) struct NewImport {
     name: Option<String>,
     /// The template that it lies over.
     template: String,
+    /// The digest of that, where it is an image.
+    build: Option<String>,
     /// Variables for every command in sandboxes made of it.
     env: BTreeMap<String, String>,
     /// What they may use if nobody says; the server's defaults if absent.
@@ -79,12 +81,16 @@ pub(crate) struct ImportedLimits {
 pub(crate) struct SnapshotAnswer {
     /// Its id.
     id: String,
+    /// Whose it is: the id of a key.
+    key: String,
     /// What it is called.
     name: Option<String>,
     /// The sandbox that it was made of, which may be gone; `null` if it was imported.
     sandbox: Option<String>,
     /// The template that it lies over.
     template: String,
+    /// Which build of that, or the digest of the image; `null` for the base.
+    build: Option<String>,
     /// Variables for every command in sandboxes made of it.
     env: BTreeMap<String, String>,
     /// What they may use if nobody says.
@@ -123,9 +129,11 @@ impl From<SnapshotView> for SnapshotAnswer {
     fn from(view: SnapshotView) -> Self {
         Self {
             id: view.id,
+            key: view.key,
             name: view.name,
             sandbox: view.sandbox,
             template: view.template,
+            build: view.build,
             env: view.env,
             limits: view.limits.map(LimitsAnswer::from),
             contexts: view.contexts,
@@ -185,6 +193,7 @@ pub(crate) async fn import(asked: &ApiRequest<'_>, body: RequestBody) -> Result<
         name: new.name.as_deref().map(named).transpose()?,
         id: new.id,
         template: new.template,
+        build: new.build,
         env: new.env,
         limits: new.limits.map(|limits| SandboxLimits {
             cpus: limits.cpus,

@@ -10,6 +10,10 @@ pub(crate) enum ImageCommand {
     Pull(ImagePullArgs),
     /// Take images from an archive of `docker save`, or from a layout of OCI in an archive or a directory.
     Load(ImageLoadArgs),
+    /// Give an image another name.
+    Tag(ImageTagArgs),
+    /// Write images to an archive that `docker load`, `podman load` and `image load` take.
+    Save(ImageSaveArgs),
     /// List the images.
     Ls(ImageLsArgs),
     /// Show all that is known of images, as JSON.
@@ -69,6 +73,26 @@ pub(crate) struct ImageLoadArgs {
     /// Print nothing but failures and what was loaded.
     #[arg(long, short = 'q')]
     pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImageTagArgs {
+    /// The image, by name or by the beginning of an id.
+    #[arg(value_name = "SOURCE")]
+    pub(crate) source: String,
+    /// What it is called, too; what was called so before is not any more.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImageSaveArgs {
+    /// The archive, which must not exist; standard output if absent.
+    #[arg(long, short = 'o', value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// The images, by name or by the beginning of an id.
+    #[arg(value_name = "NAME", required = true)]
+    pub(crate) names: Vec<String>,
 }
 
 #[derive(Debug, Args)]

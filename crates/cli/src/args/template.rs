@@ -24,7 +24,7 @@ pub(crate) enum TemplateCommand {
 #[derive(Debug, Args)]
 pub(crate) struct TemplateBuildArgs {
     /// What it is called: a-z, 0-9, `-` and `_`.
-    #[arg(long, value_name = "NAME", required_unless_present = "file")]
+    #[arg(long, short = 't', value_name = "NAME", required_unless_present = "file")]
     pub(crate) name: Option<String>,
     /// Build on the host's own system, as without `--from`.
     #[arg(long)]

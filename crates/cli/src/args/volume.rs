@@ -18,6 +18,30 @@ pub(crate) enum VolumeCommand {
     Rm(VolumeRmArgs),
     /// Copy files and directories into a volume, or out of it.
     Cp(VolumeCpArgs),
+    /// Change how much a volume may hold, for sandboxes that are started from then on.
+    Resize(VolumeResizeArgs),
+    /// Remove volumes of yours that are empty and that nobody uses.
+    Prune(VolumePruneArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VolumeResizeArgs {
+    /// How much its files may take on disk, such as 512M or 2G.
+    #[arg(long, value_name = "SIZE", required_unless_present = "inodes")]
+    pub(crate) size: Option<Bytes>,
+    /// How many files, directories and links it may have.
+    #[arg(long, value_name = "N")]
+    pub(crate) inodes: Option<u64>,
+    /// The volume, by name or id.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VolumePruneArgs {
+    /// Those that are not empty, too, with all that is in them.
+    #[arg(long, short = 'a')]
+    pub(crate) all: bool,
 }
 
 #[derive(Debug, Args)]

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use offleash_api::client::Client;
 use offleash_core::id::{RunId, SandboxName};
 use offleash_core::text::Text;
+use offleash_daemon::IMAGE_PREFIX;
 use offleash_images::{LayerOwnership, PackedPart, pack_layer, unpack_archive};
 use offleash_isolation::process::{as_superuser_of_own, as_superuser_of_range};
 use offleash_planner::base::{part_places, remove_snapshot};
@@ -108,6 +109,8 @@ pub(super) fn import(
             // Never what the file says: it would take the name of one that is trusted.
             "name": arguments.name.as_ref().map(SandboxName::as_str),
             "template": about["template"],
+            // Of a template it is another one here.
+            "build": about["build"].as_str().filter(|_| is_of_image(&about)),
             "env": about["env"],
             "limits": about["limits"],
             "files": files,
@@ -124,6 +127,12 @@ pub(super) fn import(
             Err(failure)
         }
     }
+}
+
+fn is_of_image(about: &Value) -> bool {
+    about["template"]
+        .as_str()
+        .is_some_and(|template| template.starts_with(IMAGE_PREFIX))
 }
 
 /// As the daemon names them.
@@ -173,15 +182,52 @@ fn take_in(held: &HeldSnapshot, file: &Path) -> Result<Value, Failure> {
     }
 }
 
+/// What a sandbox has of its own at the top of its root, or over which it mounts: a directory wherever there is anything.
+const OWN_PLACES: [&str; 12] = [
+    "dev",
+    "dev/shm",
+    "etc",
+    "home",
+    "proc",
+    "sys",
+    "tmp",
+    "usr",
+    "var",
+    "var/lib",
+    "var/lib/dpkg",
+    "var/tmp",
+];
+
+/// Refuses what no sandbox can leave: links, files or whiteouts in the place of directories that it needs.
+fn check_places(root: &Path) -> io::Result<()> {
+    // Each directory comes before those in it, so that no link is followed.
+    for place in OWN_PLACES {
+        match fs::symlink_metadata(root.join(place)) {
+            Ok(found) if found.is_dir() => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+            Ok(_) => {
+                let why = format!("`/{place}` in it is no directory, and every sandbox needs one there");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Puts what is unpacked where the parts of a root are, and takes out what says what it is.
 fn settle(layer: &Path) -> io::Result<()> {
     let root = layer.join("root").join(UPPER);
+    check_places(&root)?;
     fs::remove_dir(layer.join("none"))?;
     let about = root.join(ABOUT);
     if fs::symlink_metadata(&about).is_ok_and(|found| found.is_file()) {
         fs::rename(about, layer.join("about"))?;
     }
-    for (name, place) in part_places().into_iter().filter(|(_, place)| place != Path::new("/")) {
+    // A root of an image has one part.
+    let is_of_image = described(layer).is_ok_and(|about| is_of_image(&about));
+    let parts = part_places().into_iter().filter(|_| !is_of_image);
+    for (name, place) in parts.filter(|(_, place)| place != Path::new("/")) {
         let mut unpacked = root.clone();
         let mut is_there = true;
         // By names that are directories: a link leads nowhere.
@@ -198,10 +244,16 @@ fn settle(layer: &Path) -> io::Result<()> {
 }
 
 fn read_about(layer: &Path) -> io::Result<Value> {
-    let path = layer.join("about");
+    let about = described(layer)?;
+    fs::remove_file(layer.join("about"))?;
+    Ok(about)
+}
+
+fn described(layer: &Path) -> io::Result<Value> {
     let mut bytes = Vec::new();
-    File::open(&path)?.take(MAX_ABOUT).read_to_end(&mut bytes)?;
-    fs::remove_file(path)?;
+    File::open(layer.join("about"))?
+        .take(MAX_ABOUT)
+        .read_to_end(&mut bytes)?;
     Ok(serde_json::from_slice(&bytes)?)
 }
 
@@ -219,4 +271,34 @@ fn measured(held: &HeldSnapshot) -> (u64, u64) {
         }
     }
     (files, bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn what_every_sandbox_needs_is_a_directory_or_absent() {
+        let made = |place: &str, make: &dyn Fn(&Path)| {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join(place);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            make(&path);
+            check_places(directory.path())
+        };
+        let link = |path: &Path| symlink("/", path).unwrap();
+        let file = |path: &Path| fs::write(path, "").unwrap();
+        let directory = |path: &Path| fs::create_dir(path).unwrap();
+        for place in ["usr", "etc", "dev", "proc", "tmp", "var/tmp", "dev/shm"] {
+            made(place, &directory).unwrap();
+            for wrong in [&link as &dyn Fn(&Path), &file] {
+                let error = made(place, wrong).unwrap_err();
+                assert!(error.to_string().contains(&format!("`/{place}`")), "{error}");
+            }
+        }
+        made("bin", &link).unwrap();
+        made("opt/usr", &link).unwrap();
+    }
 }

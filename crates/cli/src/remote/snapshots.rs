@@ -64,12 +64,13 @@ fn ls(client: &Client, arguments: &SnapshotLsArgs) -> Result<ExitCode, Failure> 
 }
 
 fn table(all: &[Value], column: &'static str, value: impl Fn(&Value) -> String) -> Table {
-    let mut table = Table::new(&["ID", "NAME", column, "TEMPLATE", "FILES", "MIB", "MADE"]);
+    let mut table = Table::new(&["ID", "NAME", "KEY", column, "TEMPLATE", "FILES", "MIB", "MADE"]);
     for one in all {
         let number = |name: &str| one[name].as_u64().unwrap_or_default();
         table.row([
             field(one, "id"),
             field(one, "name"),
+            field(one, "key"),
             value(one),
             field(one, "template"),
             number("files").to_string(),

@@ -254,7 +254,10 @@ fn what_is_wrong_is_told_with_its_file_its_place_and_its_key() {
         ("[limits]\npids = 4", "serve.toml:2:1: limits.pids: it is 4"),
         ("[max_limits]\ncpus = 1", "serve.toml:1:1: limits.cpus: it is 2"),
         ("limits = 3", "serve.toml:1:10: limits: invalid type"),
-        ("[unknown]\na = 1", "serve.toml:1:2: unknown: unknown field"),
+        (
+            "[snapshot]\nmax = 1",
+            "serve.toml:1:2: snapshot: unknown field `snapshot`, expected one of the tables `[sandboxes]`, `[limits]`",
+        ),
         (
             "[pool.templates.a]\nmost = 1",
             "serve.toml:2:1: pool.templates.a.most: unknown field",

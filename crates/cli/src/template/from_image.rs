@@ -9,7 +9,7 @@ use offleash_core::template::{Recipe, TemplateName};
 use offleash_core::units::Bytes;
 use offleash_images::ImageStore;
 use offleash_planner::dockerfile::{Dockerfile, DockerfileError, DockerfileOptions};
-use offleash_planner::read_regular_file;
+use offleash_planner::{read_named_file, read_regular_file};
 use offleash_store::StateDirectory;
 use offleash_supervisor::builds::{self, BuildContext, ImageBuild};
 use offleash_supervisor::lifecycle::open_state;
@@ -71,13 +71,21 @@ fn of_dockerfile(
     };
     let env = build_env(&arguments.build_env)?;
     let network = network(arguments)?;
-    let file = arguments.file.clone().unwrap_or_else(|| context.join(DOCKERFILE));
+    let (file, text) = match &arguments.file {
+        Some(file) => (file.clone(), read_named_file(file)),
+        // It comes with the context, which somebody else may have written.
+        None => (context.join(DOCKERFILE), read_regular_file(&context.join(DOCKERFILE))),
+    };
+    let text = text.map_err(|error| match &arguments.file {
+        Some(_) => Failure::explained(&error),
+        None => Failure::explained(&error).with_hint("name the Dockerfile with `-f FILE`"),
+    })?;
     let options = DockerfileOptions {
         build_args: build_args(&arguments.build_arg)?,
         target: arguments.target.clone(),
     };
     let wrong = |error: DockerfileError| Failure::from(error);
-    let dockerfile = Dockerfile::parse(&specify::read(&file)?, &options).map_err(wrong)?;
+    let dockerfile = Dockerfile::parse(&specify::text_of(&file, text)?, &options).map_err(wrong)?;
     let state = open_state(state)?;
     let mut variables = BTreeMap::new();
     for base in dockerfile.bases().map_err(wrong)? {
@@ -131,7 +139,15 @@ fn fetch(base: &BuildBase, state: &StateDirectory, arguments: &TemplateBuildArgs
     match base {
         BuildBase::Image(name) => {
             let store = ImageStore::open(state)?;
-            image::ensure(&store, name, arguments.pull, &arguments.registry, arguments.quiet)
+            let fetched = image::ensure(&store, name, arguments.pull, &arguments.registry, arguments.quiet);
+            let could_be_stage = arguments.context.is_some() && !name.contains(['/', ':', '@']);
+            fetched.map_err(|failure| match could_be_stage {
+                true => failure.with_hint(format!(
+                    "no stage of the Dockerfile is called `{}`; if one is meant, write its name as behind `AS`",
+                    name.escape_debug()
+                )),
+                false => failure,
+            })
         }
         _ => Ok(()),
     }

@@ -8,7 +8,7 @@ use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_daemon::{Caller, Daemon, DaemonError, ForkRequest, ForksConfig, ListFilter, SandboxView};
 use offleash_interpreter::language::Language;
 
-use super::forks::{cell, of, supervisor};
+use super::carried::{cell, of, supervisor};
 use super::support::disks::SmallDisk;
 use super::support::{is_root, skip};
 use super::world::{World, create, create_with, eventually, output, supervisors_below, test, within};

@@ -9,7 +9,7 @@ use offleash_daemon::{
     SnapshotView,
 };
 
-use super::forks::{LEAVE, LEAVE_AS_ROOT, LOOK, as_root, cell, supervisor};
+use super::carried::{LEAVE, LEAVE_AS_ROOT, LOOK, as_root, cell, supervisor};
 use super::support::processes::TIMEOUT;
 use super::world::{World, create, create_with, eventually, output, test, within};
 

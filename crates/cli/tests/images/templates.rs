@@ -133,13 +133,15 @@ fn a_step_is_carried_out_again_when_something_that_it_depends_on_changes() {
     };
     let (unchanged, first) = made(&[]);
     assert_eq!(unchanged, 0);
+    let build_of = || {
+        let shown = site.succeed(["template", "inspect", "cached"]);
+        serde_json::from_str::<serde_json::Value>(&shown).unwrap()[0]["build"].clone()
+    };
+    let before = build_of();
     let (unchanged, again) = made(&[]);
     assert_eq!((unchanged, &again), (4, &first));
-    assert_eq!(
-        count(&site, "kept"),
-        4 + 1 + 1,
-        "steps, and the template from before until the next build"
-    );
+    assert_eq!(build_of(), before, "what lies over it goes on");
+    assert_eq!(count(&site, "kept"), 4 + 1, "steps, and the template");
 
     let (_, with_argument) = made(&["--build-arg", "A=2"]);
     assert_eq!(same(&first, &with_argument), [true, false, false, true]);
@@ -204,10 +206,13 @@ fn what_cannot_be_built_is_refused_with_a_hint() {
             "FROM localhost/box:t\nCOPY ../../etc/passwd /x\n",
             "there is no `../../etc/passwd`",
         ),
-        ("FROM localhost/box:t\nUSER nobody-here\n", "which it does not have"),
+        (
+            "FROM localhost/box:t\nUSER nobody-here\n",
+            "the image has no user `nobody-here`",
+        ),
         (
             "FROM localhost/box:t\nUSER nobody-here\nRUN true\n",
-            "which it does not have",
+            "the image has no user `nobody-here`",
         ),
         ("FROM localhost/box:t\nRUN [\"/none\"]\n", "there is no program `/none`"),
         ("FROM template://none\n", "there is no template `none`"),
@@ -399,4 +404,29 @@ fn sandboxes_of_a_server_are_made_of_such_templates() {
     site.succeed(["kill", id.trim()]);
     signal(&server, Signal::TERM);
     wait(&mut server);
+}
+
+#[test]
+fn a_dockerfile_that_is_a_pipe_is_refused_and_not_waited_for() {
+    let site = Site::new();
+    write(&site, "file", "");
+    let pipe = site.root().join("pipe");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &pipe,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR,
+        0,
+    )
+    .unwrap();
+    let output = attempt(&site, "piped", &["-f", pipe.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(125));
+    assert!(stderr(&output).contains("is not a regular file"), "{}", stderr(&output));
+    write(&site, "Dockerfile", "");
+    let output = attempt(&site, "empty", &[]);
+    assert!(
+        stderr(&output).contains("the Dockerfile") && !stderr(&output).contains("line 0"),
+        "{}",
+        stderr(&output)
+    );
 }

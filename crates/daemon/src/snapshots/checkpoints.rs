@@ -119,13 +119,16 @@ impl CheckpointStore {
     fn find(&self, entry: &SandboxEntry, which: &str) -> Result<SnapshotRow, DaemonError> {
         let mut rows = self.of(entry)?.into_iter();
         let found = rows.find(|row| row.id == which || row.name.as_deref() == Some(which));
-        found.ok_or_else(|| DaemonError::UnknownSnapshot { name: which.to_owned() })
+        found.ok_or_else(|| DaemonError::UnknownCheckpoint {
+            id: entry.name().to_owned(),
+            name: which.to_owned(),
+        })
     }
 
     /// Removes a checkpoint. Its files go when the sandbox is at another one.
     ///
     /// # Errors
-    /// `NotFound`, `UnknownSnapshot`, `Store`.
+    /// `NotFound`, `UnknownCheckpoint`, `Store`.
     pub(crate) async fn remove(&self, caller: &Caller, id: &str, which: &str) -> Result<(), DaemonError> {
         let entry = self.core.sandboxes.find(caller, id)?;
         let row = self.find(&entry, which)?;
@@ -135,7 +138,7 @@ impl CheckpointStore {
     /// Puts a sandbox back to one of its checkpoints: its processes end, and its files are those of the checkpoint.
     ///
     /// # Errors
-    /// `NotFound`, `UnknownSnapshot`, `Conflict`, `Overloaded`, `Supervisor`; when it could not be made, it waits to be restored
+    /// `NotFound`, `UnknownCheckpoint`, `Conflict`, `Overloaded`, `Supervisor`; when it could not be made, it waits to be restored
     /// again.
     pub(crate) async fn restore(
         self: &Arc<Self>,

@@ -35,11 +35,12 @@ use crate::daemon_core::DaemonCore;
 use crate::error::DaemonError;
 use crate::history::who;
 use crate::origin::BASE_TEMPLATE;
+use crate::origins::OriginFinder;
 use crate::random;
 use crate::registry::{Change, Registry, SnapshotKind, SnapshotRow, SnapshotState};
 use crate::request::CreateRequest;
 use crate::sandboxes::SandboxEntry;
-use crate::specification::Specification;
+use crate::specification::{Specification, check_imported};
 use crate::templates::TemplateStore;
 use crate::view::SandboxLimits;
 
@@ -66,6 +67,8 @@ pub struct ImportRequest {
     pub name: Option<SandboxName>,
     /// The template that it lies over.
     pub template: String,
+    /// The digest of that, where it is an image.
+    pub build: Option<String>,
     /// Variables of sandboxes made of it.
     pub env: BTreeMap<String, String>,
     /// What they may use if nobody says.
@@ -95,6 +98,11 @@ pub(crate) struct CreateBasis {
 }
 
 impl CreateBasis {
+    /// Which build of its template it lies over, or the digest of the image.
+    pub(crate) fn build(&self) -> Option<&str> {
+        self.build.as_deref()
+    }
+
     /// Fails if the template is another build than the snapshot lies over.
     ///
     /// # Errors
@@ -118,6 +126,7 @@ pub(crate) struct SnapshotStore {
     config: Arc<DaemonConfig>,
     admission: Arc<AdmissionControl>,
     templates: Arc<TemplateStore>,
+    origins: Arc<OriginFinder>,
     carrier: Arc<ContextCarrier>,
     places: Semaphore,
 }
@@ -136,6 +145,7 @@ impl SnapshotStore {
         config: Arc<DaemonConfig>,
         admission: Arc<AdmissionControl>,
         templates: Arc<TemplateStore>,
+        origins: Arc<OriginFinder>,
         carrier: Arc<ContextCarrier>,
     ) -> Self {
         Self {
@@ -143,6 +153,7 @@ impl SnapshotStore {
             config,
             admission,
             templates,
+            origins,
             carrier,
             places: Semaphore::new(MAX_COPYING),
         }
@@ -181,11 +192,14 @@ impl SnapshotStore {
 
     /// A name of a template means that.
     async fn check_name(&self, name: &str) -> Result<(), DaemonError> {
-        let is_template = name == BASE_TEMPLATE || self.templates.has(name).await.unwrap_or(false);
-        match is_template {
+        match self.is_template(name).await {
             true => Err(DaemonError::invalid("name", "is that of a template")),
             false => Ok(()),
         }
+    }
+
+    async fn is_template(&self, name: &str) -> bool {
+        name == BASE_TEMPLATE || self.templates.has(name).await.unwrap_or(false)
     }
 
     /// Copies what a sandbox has written. What is half made when that fails is removed.
@@ -376,6 +390,8 @@ impl SnapshotStore {
     ) -> Result<Option<CreateBasis>, DaemonError> {
         let row = match &request.snapshot {
             Some(which) => self.find(caller, which)?,
+            // A name that both have is the template's.
+            None if self.is_template(&request.template).await => return Ok(None),
             None => match self.find(caller, &request.template) {
                 Err(DaemonError::UnknownSnapshot { .. }) => return Ok(None),
                 found => found?,
@@ -523,7 +539,7 @@ impl SnapshotStore {
     /// Takes a snapshot in whose files the owner of this machine put in place.
     ///
     /// # Errors
-    /// `Forbidden` for anybody else, `Invalid`, `UnknownTemplate`, `UnknownSnapshot` where there are no files, `QuotaExceeded`,
+    /// `Forbidden` for anybody else, `Invalid`, `UnknownTemplate`, `MissingOrigin`, `UnknownSnapshot` where there are no files, `QuotaExceeded`,
     /// `Store`.
     pub(crate) async fn import(&self, caller: &Caller, request: ImportRequest) -> Result<SnapshotView, DaemonError> {
         if !caller.is_owner() {
@@ -532,7 +548,11 @@ impl SnapshotStore {
         if let Some(name) = &request.name {
             self.check_name(name.as_str()).await?;
         }
-        let template = self.templates.ready(&request.template).await?;
+        check_imported(&request.env, request.limits.as_ref(), &self.config)?;
+        let origin = self
+            .origins
+            .of_snapshot(caller, &request.template, request.build.as_deref())
+            .await?;
         let held = self.core.host.hold_snapshot(Some(&request.id)).await?;
         let of_owner = self
             .core
@@ -540,7 +560,7 @@ impl SnapshotStore {
             .look_up(|registry| registry.snapshots_of_key(&caller.key_id))?;
         self.check_quota(SnapshotKind::Snapshot, &of_owner, &[])?;
         let spec = SnapshotSpec {
-            build: template.as_ref().map(|template| template.record().build.clone()),
+            build: origin.origin().build,
             env: request.env,
             limits: request.limits.unwrap_or(self.config.default_limits),
             contexts: Vec::new(),
@@ -563,7 +583,7 @@ impl SnapshotStore {
         let row = Box::new(row);
         let batch = vec![Change::AddSnapshot(row.clone()), Change::CompleteSnapshot(row.clone())];
         self.core.registry.apply(batch).await?;
-        drop(held);
+        drop((held, origin));
         Ok(SnapshotView::of(&row))
     }
 }

@@ -18,12 +18,16 @@ const MAX_LISTED: usize = 100;
 pub struct SnapshotView {
     /// Its id.
     pub id: String,
+    /// Whose it is: the id of a key.
+    pub key: String,
     /// What it is called.
     pub name: Option<String>,
     /// The sandbox that it was made of, which may be gone; `None` if it was imported.
     pub sandbox: Option<String>,
     /// The template that it lies over.
     pub template: String,
+    /// Which build of that, or the digest of the image; the base has none.
+    pub build: Option<String>,
     /// Variables for every command in sandboxes made of it.
     pub env: BTreeMap<String, String>,
     /// What they may use if nobody says.
@@ -47,9 +51,11 @@ impl SnapshotView {
         let spec = from_json(&row.spec);
         Self {
             id: row.id.clone(),
+            key: row.key_id.clone(),
             name: row.name.clone(),
             sandbox: Some(row.sandbox.clone()).filter(|sandbox| !sandbox.is_empty()),
             template: row.template.clone(),
+            build: spec.as_ref().and_then(|spec| spec.build.clone()),
             env: spec.as_ref().map(|spec| spec.env.clone()).unwrap_or_default(),
             limits: spec.as_ref().map(|spec| spec.limits),
             contexts: spec.map_or_else(Vec::new, |spec| {

@@ -246,6 +246,25 @@ fn keys_and_the_end_of_input_work_on_a_terminal() {
 }
 
 #[test]
+fn who_takes_a_terminal_raw_after_the_end_of_input_is_told_of_it_too() {
+    let mut guest = start(Role::Subreaper);
+    // As editors of lines do it: raw first, then the prompt.
+    let read = "c=$(dd bs=1 count=1 2>/dev/null | od -An -tx1)";
+    let script = format!(
+        "stty -echo; echo ready; sleep 0.2; stty raw; printf prompt; \
+         while {read}; do case $c in *04*) printf end; exit;; esac; done"
+    );
+    let exec = guest.exec(ExecCommand {
+        tty: Some((24, 80)),
+        stdin: StdinKind::Stream,
+        ..shell(&script)
+    });
+    guest.wait_for_output(exec, "ready");
+    guest.feed(exec, b"");
+    assert_eq!(guest.wait(exec).text(), "ready\r\npromptend");
+}
+
+#[test]
 fn a_terminal_that_a_descendant_holds_does_not_delay_the_end() {
     let mut guest = start(Role::Subreaper);
     for _ in 0..20 {

@@ -137,7 +137,7 @@ fn capture(archive: &LayerArchive, order: &CaptureOrder<'_>) -> io::Result<()> {
                     }
                     let attributes = attributes_of(&file);
                     entry.attributes = &attributes;
-                    writer.add(&entry, &mut file)?;
+                    writer.add_file(&entry, &mut file)?;
                     if is_linked {
                         linked.insert((stat.st_dev, stat.st_ino), whole.clone());
                     }
@@ -185,7 +185,7 @@ fn described<'a>(path: &'a [u8], stat: &Stat, owner: CapturedOwner) -> NewEntry<
         mode: stat.st_mode & 0o7777,
         uid,
         gid,
-        modified: stat.st_mtime,
+        modified: (stat.st_mtime, 0),
         size,
         ..NewEntry::empty(path, EntryKind::File)
     }

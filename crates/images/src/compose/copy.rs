@@ -381,7 +381,7 @@ impl LayerArchive {
         selection: &CopySelection,
         target: &CopyTarget<'_>,
     ) -> Result<(), ImageError> {
-        let writing = |error: io::Error| ImageError::file("writing", &self.path)(error);
+        let writing = |error: io::Error| ImageError::file("writing", self.staged.place())(error);
         let mut copying = Copying {
             writer: self.writer().map_err(writing)?,
             tree,
@@ -460,7 +460,7 @@ impl<W: io::Write> Copying<'_, W> {
             mode: self.target.mode.unwrap_or(mode),
             uid,
             gid,
-            modified,
+            modified: (modified, 0),
             ..NewEntry::empty(place.bytes(), EntryKind::Directory)
         };
         self.write(&entry, &mut io::empty())
@@ -497,7 +497,7 @@ impl<W: io::Write> Copying<'_, W> {
             mode: self.target.mode.unwrap_or(entry.mode),
             uid,
             gid,
-            modified: entry.modified,
+            modified: (entry.modified, 0),
             size: entry.size,
             ..NewEntry::empty(place.bytes(), entry.kind)
         };
@@ -566,7 +566,7 @@ impl<W: io::Write> Copying<'_, W> {
             mode: self.target.mode.unwrap_or(found.mode),
             uid,
             gid,
-            modified: found.modified.0,
+            modified: (found.modified.0, 0),
             size: found.stored,
             ..NewEntry::empty(place.bytes(), found.kind)
         };

@@ -10,7 +10,6 @@ mod tree;
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read as _, Seek as _, SeekFrom};
-use std::path::PathBuf;
 
 pub use self::capture::{CaptureOrder, CapturedOwner, ExcludedFile};
 pub use self::copy::{CopyOrder, CopySelection, CopyTarget};
@@ -19,28 +18,20 @@ use crate::digest::{DigestHasher, ImageDigest};
 use crate::error::ImageError;
 use crate::manifest::{Descriptor, ImageConfig, ImageManifest, MAX_LAYERS, OCI_CONFIG, OCI_LAYER, OCI_MANIFEST};
 use crate::progress::NoProgress;
-use crate::store::{IdNamespace, ImageStore, KeptName};
+use crate::store::{IdNamespace, ImageStore, KeptName, StagedBlob};
 use crate::tar::TarWriter;
 use crate::unpack::LayerOwnership;
 
 /// An archive that is to become a layer; its file goes with it unless it does.
 #[derive(Debug)]
 pub struct LayerArchive {
-    path: PathBuf,
-    file: File,
+    staged: StagedBlob,
     limit: u64,
-}
-
-impl Drop for LayerArchive {
-    fn drop(&mut self) {
-        // What stays is removed when others are.
-        let _removed = std::fs::remove_file(&self.path);
-    }
 }
 
 impl LayerArchive {
     fn writer(&self) -> io::Result<TarWriter<BufWriter<File>>> {
-        let file = self.file.try_clone()?;
+        let file = self.staged.file.try_clone()?;
         Ok(TarWriter::new(BufWriter::with_capacity(1 << 20, file), self.limit))
     }
 
@@ -50,12 +41,14 @@ impl LayerArchive {
     /// When it cannot be written.
     pub fn fill_empty(&self) -> Result<(), ImageError> {
         let written = self.writer().and_then(TarWriter::finish);
-        written.map(drop).map_err(ImageError::file("writing", &self.path))
+        written
+            .map(drop)
+            .map_err(ImageError::file("writing", self.staged.place()))
     }
 
     /// Its digest and size.
     fn measure(&self) -> io::Result<(ImageDigest, u64)> {
-        let mut file = &self.file;
+        let mut file = &self.staged.file;
         file.seek(SeekFrom::Start(0))?;
         let mut hasher = DigestHasher::default();
         let (mut size, mut buffer) = (0, vec![0; 256 << 10]);
@@ -92,8 +85,8 @@ impl ImageStore {
     /// # Errors
     /// When no file can be made.
     pub fn new_layer(&self, limit: u64) -> Result<LayerArchive, ImageError> {
-        let (path, file) = self.stage()?;
-        Ok(LayerArchive { path, file, limit })
+        let staged = self.stage()?;
+        Ok(LayerArchive { staged, limit })
     }
 
     /// Makes an image, and keeps it; answers the digest of its manifest.
@@ -116,8 +109,10 @@ impl ImageStore {
                     limit: MAX_LAYERS,
                 });
             }
-            let (digest, size) = layer.measure().map_err(ImageError::file("reading", &layer.path))?;
-            self.keep_staged(&layer.path, &layer.file, &digest)?;
+            let (digest, size) = layer
+                .measure()
+                .map_err(ImageError::file("reading", layer.staged.place()))?;
+            self.keep_staged(&layer.staged, &digest)?;
             layers.push(descriptor(OCI_LAYER, digest, size)?);
             diff_ids.push(digest);
         }

@@ -102,7 +102,7 @@ impl Bench {
         };
         layer.fill_copied(Some(&self.context()), &selection, &target).unwrap();
         let mut bytes = Vec::new();
-        let mut file = &layer.file;
+        let mut file = &layer.staged.file;
         file.seek(SeekFrom::Start(0)).unwrap();
         file.read_to_end(&mut bytes).unwrap();
         let mut archive = crate::tar::Archive::new(bytes.as_slice());

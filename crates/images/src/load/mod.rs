@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use self::archive::ArchiveLimits;
 use crate::digest::ImageDigest;
 use crate::error::ImageError;
 use crate::manifest::{
@@ -75,6 +76,8 @@ struct LoadedImage {
     digest: ImageDigest,
     index: Option<ImageDigest>,
     manifest: ImageManifest,
+    /// The manifest as it is kept once its layers are what it says.
+    bytes: Vec<u8>,
 }
 
 impl ImageStore {
@@ -92,7 +95,9 @@ impl ImageStore {
         let _adding = self.lock_for_adding()?;
         let mut parts: Box<dyn LayoutParts> = match source {
             LoadSource::Directory(path) => Box::new(directory::LayoutDirectory::open(&path)?),
-            LoadSource::Archive(archive) => Box::new(archive::StagedArchive::read(self, archive)?),
+            LoadSource::Archive(archive) => {
+                Box::new(archive::StagedArchive::read(self, archive, ArchiveLimits::default())?)
+            }
         };
         let mut loaded = match (parts.has("index.json"), parts.has("manifest.json")) {
             (true, _) => self.load_layout(&mut *parts, order)?,
@@ -114,6 +119,8 @@ impl ImageStore {
             let bytes = self.read_blob("the configuration", &image.manifest.config.digest, MAX_CONFIG)?;
             let config = ImageConfig::read(&bytes, image.manifest.layers.len())?;
             self.unpack_layers(&image.manifest, &config, order.ownership, ids, progress)?;
+            self.verify_layers(&image.manifest, &config)?;
+            self.write_blob(&image.digest, &image.bytes)?;
         }
         let named = loaded.into_iter().map(|image| {
             let record = ImageRecord::new(image.name, image.digest, image.index, &image.manifest);
@@ -173,12 +180,12 @@ impl ImageStore {
                 parts.keep(self, "a layer", &blob_name(&layer.digest), Some(layer))?;
             }
         }
-        self.write_blob(&digest, &bytes)?;
         Ok(LoadedImage {
             name,
             digest,
             index,
             manifest,
+            bytes,
         })
     }
 
@@ -194,8 +201,14 @@ impl ImageStore {
         let bytes = parts.read("manifest.json", MAX_MANIFEST)?;
         let saved: Vec<SavedImage> =
             serde_json::from_slice(&bytes).map_err(|error| ImageError::malformed("`manifest.json`", error))?;
+        if saved.len() > MAX_IMAGES {
+            return Err(ImageError::malformed(
+                "`manifest.json`",
+                format!("it names more than {MAX_IMAGES} images"),
+            ));
+        }
         let mut loaded = Vec::new();
-        for image in saved.into_iter().take(MAX_IMAGES) {
+        for image in saved {
             if image.layers.len() > MAX_LAYERS {
                 return Err(ImageError::TooManyLayers {
                     found: image.layers.len(),
@@ -233,18 +246,24 @@ impl ImageStore {
             };
             let bytes = serde_json::to_vec(&manifest).map_err(|error| ImageError::malformed("the manifest", error))?;
             let digest = ImageDigest::of(&bytes);
-            self.write_blob(&digest, &bytes)?;
             let names = image.repo_tags.unwrap_or_default();
             let mut names: Vec<Option<ImageReference>> = names.iter().map(|name| name.parse().ok()).collect();
             names.retain(Option::is_some);
             if names.is_empty() {
                 names.push(None);
             }
-            loaded.extend(names.into_iter().take(MAX_IMAGES).map(|name| LoadedImage {
+            if loaded.len() + names.len() > MAX_IMAGES {
+                return Err(ImageError::malformed(
+                    "`manifest.json`",
+                    format!("it gives more than {MAX_IMAGES} names"),
+                ));
+            }
+            loaded.extend(names.into_iter().map(|name| LoadedImage {
                 name,
                 digest,
                 index: None,
                 manifest: manifest.clone(),
+                bytes: bytes.clone(),
             }));
         }
         match loaded.is_empty() {

@@ -75,7 +75,13 @@ impl Connector {
             registry: address.authority(),
             reason,
         };
-        let stream = self.connect(address).await.map_err(unreachable)?;
+        let stream = self.connect(address).await.map_err(|failure| match failure {
+            ConnectFailure::NoTls => ImageError::NoTls {
+                registry: address.authority(),
+                is_here: address.is_loopback(),
+            },
+            ConnectFailure::Other(reason) => unreachable(reason),
+        })?;
         let host = HeaderValue::from_str(&address.authority()).map_err(|error| unreachable(error.to_string()))?;
         request.headers_mut().insert(HOST, host);
         request.headers_mut().insert(USER_AGENT, AGENT);
@@ -147,7 +153,7 @@ impl Connector {
         }
     }
 
-    async fn connect(&self, address: &RegistryAddress) -> Result<Box<dyn Stream>, String> {
+    async fn connect(&self, address: &RegistryAddress) -> Result<Box<dyn Stream>, ConnectFailure> {
         let stream = match self.proxy.as_ref().filter(|proxy| proxy::is_for(proxy, address)) {
             Some(proxy) => {
                 let host = match &proxy.host {
@@ -168,8 +174,9 @@ impl Connector {
         let name = name.map_err(|_| format!("`{}` is no name of a server", address.host()))?;
         match timeout(CONNECT_TIMEOUT, self.encryption.connect(name, stream)).await {
             Ok(Ok(stream)) => Ok(Box::new(stream)),
-            Ok(Err(error)) => Err(format!("TLS: {error}")),
-            Err(_) => Err("TLS: it took too long".to_owned()),
+            Ok(Err(error)) if is_no_tls(&error) => Err(ConnectFailure::NoTls),
+            Ok(Err(error)) => Err(format!("TLS: {error}").into()),
+            Err(_) => Err("TLS: it took too long".to_owned().into()),
         }
     }
 
@@ -205,6 +212,24 @@ impl Connector {
             Err(_) => Err("resolving its name took too long".to_owned()),
         }
     }
+}
+
+/// Why there is no connection.
+enum ConnectFailure {
+    NoTls,
+    Other(String),
+}
+
+impl From<String> for ConnectFailure {
+    fn from(reason: String) -> Self {
+        Self::Other(reason)
+    }
+}
+
+/// Whether what came is of another protocol.
+fn is_no_tls(error: &io::Error) -> bool {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    matches!(inner, Some(rustls::Error::InvalidMessage(_)))
 }
 
 /// An error of HTTP with its cause, which says more.

@@ -9,6 +9,7 @@ use hyper::body::Incoming;
 
 use super::connection::{broken_off, is_broken_off};
 use super::{MAX_ATTEMPTS, Question, Repository};
+use crate::digest::{DigestHasher, ImageDigest};
 use crate::error::ImageError;
 use crate::manifest::Descriptor;
 use crate::progress::{ImageProgress, ProgressStep};
@@ -27,11 +28,15 @@ impl Repository<'_> {
     ) -> Result<(), ImageError> {
         let digest = blob.digest;
         let Some(mut partial) = self.begin(store, blob, progress).await? else {
-            return Ok(());
+            return self.prove(store, what, blob).await;
         };
-        if partial.length() > blob.bytes() {
+        let source = self.source();
+        // What somebody else sent is no part of what this one does.
+        let is_ours = store.proof(&digest).partial_source.as_deref() == Some(&*source);
+        if partial.length() > blob.bytes() || !is_ours {
             partial.restart()?;
         }
+        store.note_partial_source(&digest, &source)?;
         let mut had = partial.length();
         progress.step(ProgressStep::Fetching {
             digest,
@@ -46,7 +51,7 @@ impl Repository<'_> {
                 attempt = 0;
             }
             match fetched {
-                Ok(()) => match partial.finish(what, &digest, blob.bytes()) {
+                Ok(()) => match partial.finish(what, &digest, blob.bytes(), || store.note_source(&digest, &source)) {
                     // What an earlier process left may have been damaged.
                     Err(ImageError::OtherDigest { .. }) if had > 0 => {
                         had = 0;
@@ -117,7 +122,11 @@ impl Repository<'_> {
         progress: &dyn ImageProgress,
     ) -> Result<(), ImageError> {
         if partial.length() == blob.bytes() && partial.length() > 0 {
-            return Ok(());
+            // It may not be given to who asks now.
+            match self.ask_for(what, blob).await? {
+                true => return Ok(()),
+                false => partial.restart()?,
+            }
         }
         let question = Question {
             from: partial.length(),
@@ -145,12 +154,36 @@ impl Repository<'_> {
             }
             _ => return Err(self.status(response).await),
         }
+        let begun = partial.length();
+        let mut take = |data: &[u8]| {
+            partial.append(data)?;
+            progress.step(ProgressStep::Fetched {
+                digest: blob.digest,
+                bytes: data.len() as u64,
+            });
+            Ok(())
+        };
+        let received = self.receive(what, blob, response, begun, &mut take).await;
+        if matches!(received, Err(ImageError::OtherSize { .. })) {
+            partial.restart()?;
+        }
+        received
+    }
+
+    /// Reads what an answer holds of a blob from byte `length` on.
+    async fn receive(
+        &self,
+        what: &'static str,
+        blob: &Descriptor,
+        response: Response<Incoming>,
+        mut length: u64,
+        take: &mut dyn FnMut(&[u8]) -> Result<(), ImageError>,
+    ) -> Result<(), ImageError> {
         let mut body = response.into_body();
         while let Some(data) = self.connector.next(&mut body, &self.name).await? {
             let data = data.map_err(|error| broken_off(&self.name, &error))?;
-            let length = partial.length() + data.len() as u64;
+            length += data.len() as u64;
             if length > blob.bytes() {
-                partial.restart()?;
                 return Err(ImageError::OtherSize {
                     what,
                     digest: blob.digest,
@@ -158,19 +191,97 @@ impl Repository<'_> {
                     found: length,
                 });
             }
-            partial.append(&data)?;
-            progress.step(ProgressStep::Fetched {
-                digest: blob.digest,
-                bytes: data.len() as u64,
-            });
+            take(&data)?;
         }
-        match partial.length() == blob.bytes() {
+        match length == blob.bytes() {
             true => Ok(()),
             false => Err(ImageError::Unreachable {
                 registry: self.name.clone(),
                 reason: "it ended too early".to_owned(),
             }),
         }
+    }
+
+    /// That this repository would give a blob that is here already. One that has given it is believed, and so is its registry
+    /// when it says that another repository has it; any other has to send all of it, since saying so proves nothing.
+    ///
+    /// # Errors
+    /// `MissingBlob`, `Denied`, `OtherDigest`; as fetching it.
+    async fn prove(&self, store: &ImageStore, what: &'static str, blob: &Descriptor) -> Result<(), ImageError> {
+        let (source, sources) = (self.source(), store.proof(&blob.digest).sources);
+        if sources.contains(&source) {
+            return Ok(());
+        }
+        let authority = self.base.authority();
+        let is_same_registry = sources.iter().any(|known| known.split('/').next() == Some(&*authority));
+        let is_proved = is_same_registry && self.ask_for(what, blob).await?;
+        if !is_proved {
+            self.receive_again(what, blob).await?;
+        }
+        store.note_source(&blob.digest, &source)
+    }
+
+    /// Whether the registry says that it would give a blob; not every one answers that.
+    async fn ask_for(&self, what: &'static str, blob: &Descriptor) -> Result<bool, ImageError> {
+        let question = Question {
+            is_head: true,
+            ..Question::default()
+        };
+        let response = self.get(&format!("blobs/{}", blob.digest), &question).await?;
+        match response.status() {
+            StatusCode::OK => self.check_length(what, blob, &response).map(|()| true),
+            StatusCode::NOT_FOUND => Err(ImageError::MissingBlob {
+                what,
+                digest: blob.digest,
+            }),
+            _ => Ok(false),
+        }
+    }
+
+    /// Has a blob sent that is here, and keeps nothing of it.
+    async fn receive_again(&self, what: &'static str, blob: &Descriptor) -> Result<(), ImageError> {
+        let mut attempt = 0;
+        loop {
+            let received = self.digest_of_blob(what, blob).await;
+            match received {
+                Ok(found) if found == blob.digest => return Ok(()),
+                Ok(found) => {
+                    return Err(ImageError::OtherDigest {
+                        what,
+                        expected: blob.digest,
+                        found,
+                    });
+                }
+                Err(error) if is_broken_off(&error) && attempt < MAX_ATTEMPTS => {
+                    tokio::time::sleep(self.settings.pause(attempt)).await;
+                    attempt += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn digest_of_blob(&self, what: &'static str, blob: &Descriptor) -> Result<ImageDigest, ImageError> {
+        let response = self
+            .get(&format!("blobs/{}", blob.digest), &Question::default())
+            .await?;
+        match response.status() {
+            StatusCode::OK => self.check_length(what, blob, &response)?,
+            StatusCode::NOT_FOUND => {
+                return Err(ImageError::MissingBlob {
+                    what,
+                    digest: blob.digest,
+                });
+            }
+            _ => return Err(self.status(response).await),
+        }
+        let mut hasher = DigestHasher::default();
+        self.receive(what, blob, response, 0, &mut |data| {
+            hasher.update(data);
+            Ok(())
+        })
+        .await?;
+        Ok(hasher.finish())
     }
 
     fn check_length(

@@ -20,7 +20,7 @@ pub use self::settings::{MirrorSetting, RegistrySettings};
 use std::cell::RefCell;
 
 use http::header::{ACCEPT, AUTHORIZATION, LOCATION, RANGE, WWW_AUTHENTICATE};
-use http::{HeaderValue, StatusCode};
+use http::{HeaderValue, Method, StatusCode};
 use hyper::Response;
 use hyper::body::Incoming;
 
@@ -55,6 +55,8 @@ struct Question {
     accept: Option<String>,
     /// From this byte on.
     from: u64,
+    /// Whether nothing but the head of the answer is wanted.
+    is_head: bool,
 }
 
 impl<'a> Repository<'a> {
@@ -89,14 +91,26 @@ impl<'a> Repository<'a> {
             DEFAULT_REGISTRY => DEFAULT_REGISTRY_HOST,
             other => other,
         };
-        let scheme = if settings.plain_http { "http" } else { "https" };
-        let base = RegistryAddress::parse(&format!("{scheme}://{host}/")).map_err(|reason| ImageError::Setting {
-            what: "the registry",
-            reason,
-        })?;
-        check_encryption(&base)?;
+        let address = |scheme| {
+            RegistryAddress::parse(&format!("{scheme}://{host}/")).map_err(|reason| ImageError::Setting {
+                what: "the registry",
+                reason,
+            })
+        };
+        // One that is elsewhere is asked with encryption, whatever is said of those on this machine.
+        let plain = address("http")?;
+        let base = match settings.plain_http && plain.is_loopback() {
+            true => plain,
+            false => address("https")?,
+        };
         all.push(at(reference.registry().to_owned(), base));
         Ok(all)
+    }
+
+    /// What tells it from every other repository.
+    fn source(&self) -> String {
+        let path = self.base.join(&self.repository);
+        format!("{}{}", self.base.authority(), path.path())
     }
 
     /// Asks for something below the repository, with a token where the registry wants one, and follows redirects.
@@ -131,7 +145,8 @@ impl<'a> Repository<'a> {
     async fn follow(&self, address: &RegistryAddress, question: &Question) -> Result<Response<Incoming>, ImageError> {
         let mut address = address.clone();
         for _ in 0..=MAX_REDIRECTS {
-            let mut request = http::Request::get(address.path());
+            let method = if question.is_head { Method::HEAD } else { Method::GET };
+            let mut request = http::Request::builder().method(method).uri(address.path());
             if let Some(accept) = &question.accept {
                 request = request.header(ACCEPT, accept);
             }

@@ -20,6 +20,7 @@ use crate::{ImageProgress, PullOrder, PulledImage};
 /// A request as it came.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
+    pub(super) method: String,
     pub(super) path: String,
     pub(super) headers: HashMap<String, String>,
 }
@@ -57,7 +58,7 @@ impl Answer {
         self
     }
 
-    fn send(&self, stream: &mut TcpStream) -> std::io::Result<()> {
+    fn send(&self, stream: &mut TcpStream, is_head: bool) -> std::io::Result<()> {
         let mut head = format!("HTTP/1.1 {} X\r\nConnection: close\r\n", self.status);
         if !self.headers.iter().any(|(name, _)| name == "Transfer-Encoding") {
             head += &format!("Content-Length: {}\r\n", self.body.len());
@@ -66,6 +67,9 @@ impl Answer {
             head += &format!("{name}: {value}\r\n");
         }
         stream.write_all(format!("{head}\r\n").as_bytes())?;
+        if is_head {
+            return stream.flush();
+        }
         stream.write_all(&self.body[..self.ends_at])?;
         stream.flush()?;
         if self.stalls {
@@ -115,7 +119,8 @@ fn serve(mut stream: TcpStream, all: &Mutex<Vec<Request>>, handler: &Handler) {
     if reader.read_line(&mut line).unwrap_or(0) == 0 {
         return;
     }
-    let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
+    let mut words = line.split(' ').map(str::to_owned);
+    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let mut headers = HashMap::new();
     loop {
         let mut line = String::new();
@@ -130,13 +135,14 @@ fn serve(mut stream: TcpStream, all: &Mutex<Vec<Request>>, handler: &Handler) {
         let mut body = vec![0; length];
         let _read = reader.read_exact(&mut body);
     }
-    let request = Request { path, headers };
+    let is_head = method == "HEAD";
+    let request = Request { method, path, headers };
     let times = {
         let mut all = all.lock().unwrap();
         all.push(request.clone());
         all.iter().filter(|other| other.path == request.path).count() - 1
     };
-    let _sent = handler(&request, times).send(&mut stream);
+    let _sent = handler(&request, times).send(&mut stream, is_head);
 }
 
 /// An image with one layer.

@@ -180,6 +180,9 @@ fn what_an_earlier_process_left_is_used_unless_it_is_damaged() {
             .join("partial")
             .join(ImageDigest::of(&image.layer).hex());
         std::fs::write(partial, left).unwrap();
+        let source = format!("localhost:{}/a/b", server.port);
+        let layer = ImageDigest::of(&image.layer);
+        site.store.note_partial_source(&layer, &source).unwrap();
         site.pull(&server).unwrap();
         site.is_whole(&image);
         let asked = server
@@ -284,8 +287,117 @@ fn redirects_end_and_lead_to_no_place_without_encryption() {
     let server = Server::start(|_, _| Answer::status(302, "").with("Location", "http://registry.example/"));
     let error = Site::new().pull(&server).unwrap_err();
     assert!(matches!(error, ImageError::PlainHttp { .. }), "{error:?}");
-    let error = Site::new().pull_as("registry.example/a/b:t", &NoProgress).unwrap_err();
-    assert!(matches!(error, ImageError::PlainHttp { .. }), "{error:?}");
+}
+
+#[test]
+fn a_layer_that_another_registry_sent_is_given_to_who_sends_it_too() {
+    let image = Image::new();
+    let layer = image.layer_path();
+    // What the other has of the layer: nothing but its name, a word that it is there, other bytes, or all of it.
+    type Claim = fn(&Image, &Request) -> Answer;
+    let claims: [(Claim, bool); 4] = [
+        (|_, _| Answer::status(404, ""), false),
+        (
+            |image, request| match request.method.as_str() {
+                "HEAD" => Answer::ok(&*image.layer),
+                _ => Answer::status(404, ""),
+            },
+            false,
+        ),
+        (|image, _| Answer::ok(vec![7; image.layer.len()]), false),
+        (|image, request| image.answer(request), true),
+    ];
+    for (claim, is_taken) in claims {
+        let (first, second, path) = (image.clone(), image.clone(), layer.clone());
+        let honest = Server::start(move |request, _| first.answer(request));
+        let other = Server::start(move |request, _| match request.path == path {
+            true => claim(&second, request),
+            false => second.answer(request),
+        });
+        let site = Site::new();
+        site.pull(&honest).unwrap();
+        let pulled = site.pull(&other);
+        assert_eq!(pulled.is_ok(), is_taken, "{pulled:?}");
+        assert_eq!(site.store.list().unwrap().len(), 1 + usize::from(is_taken));
+        // What was there is there still.
+        assert!(site.pull(&honest).unwrap().was_current);
+    }
+}
+
+#[test]
+fn of_one_registry_another_repository_is_asked_whether_it_has_the_layer() {
+    for is_there in [true, false] {
+        let image = Image::new();
+        let (served, layer) = (image.clone(), image.layer_path());
+        let server = Server::start(move |request, _| {
+            let of_first = request.path.replace("/v2/c/d/", "/v2/a/b/");
+            if request.path.starts_with("/v2/c/d/") && of_first == layer && !is_there {
+                return Answer::status(404, "");
+            }
+            served.answer(&Request {
+                path: of_first,
+                ..request.clone()
+            })
+        });
+        let site = Site::new();
+        site.pull(&server).unwrap();
+        let pulled = site.pull_as(&format!("localhost:{}/c/d:t", server.port), &NoProgress);
+        assert_eq!(pulled.is_ok(), is_there, "{pulled:?}");
+        let seen = server.seen.lock().unwrap();
+        let of_second = seen.iter().filter(|request| request.path.contains("/c/d/blobs/"));
+        let methods: Vec<&str> = of_second.map(|request| request.method.as_str()).collect();
+        assert!(methods.iter().all(|method| *method == "HEAD"), "{methods:?}");
+        assert!(!methods.is_empty());
+    }
+}
+
+#[test]
+fn what_another_registry_began_is_begun_anew() {
+    let image = Image::new();
+    let served = image.clone();
+    let server = Server::start(move |request, _| match request.path == served.layer_path() {
+        true => Answer::status(404, ""),
+        false => served.answer(request),
+    });
+    let site = Site::new();
+    let layer = ImageDigest::of(&image.layer);
+    std::fs::write(site.store.path.join("partial").join(layer.hex()), &image.layer).unwrap();
+    site.store.note_partial_source(&layer, "elsewhere/a/b").unwrap();
+    let error = site.pull(&server).unwrap_err();
+    assert!(matches!(error, ImageError::MissingBlob { .. }), "{error:?}");
+    assert!(!site.store.has_blob(&layer));
+}
+
+#[test]
+fn a_registry_on_this_machine_alone_is_asked_without_encryption() {
+    let site = Site::new();
+    let connector = Connector::new(&site.settings).unwrap();
+    for (name, is_encrypted) in [
+        ("localhost:5000/a/b", false),
+        ("127.0.0.1:5000/a/b", false),
+        ("python", true),
+        ("registry.example/a/b", true),
+    ] {
+        let all = Repository::all_of(&name.parse().unwrap(), &site.settings, &connector).unwrap();
+        assert_eq!(all[0].base.is_encrypted(), is_encrypted, "{name}");
+    }
+}
+
+#[test]
+fn what_speaks_no_tls_is_told_how_it_is_asked() {
+    use offleash_core::error::Explained as _;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let name = format!("localhost:{}/a/b:t", listener.local_addr().unwrap().port());
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _sent = std::io::Write::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let mut site = Site::new();
+    site.settings.plain_http = false;
+    let error = site.pull_as(&name, &NoProgress).unwrap_err();
+    assert!(matches!(error, ImageError::NoTls { is_here: true, .. }), "{error:?}");
+    assert!(error.hint().unwrap().contains("--plain-http"));
 }
 
 #[test]

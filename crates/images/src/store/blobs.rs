@@ -68,39 +68,6 @@ impl ImageStore {
         }
     }
 
-    /// A new file, which goes with the next removal of what is not needed should we end before it has a name.
-    pub(crate) fn stage(&self) -> Result<(PathBuf, File), ImageError> {
-        let mut bytes = [0; 8];
-        let path = self.path.join(PARTIAL);
-        rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-            .map_err(ImageError::file("drawing a name in", &path))?;
-        let path = path.join(format!("staged-{:016x}", u64::from_le_bytes(bytes)));
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&path);
-        let file = file.map_err(ImageError::file("making", &path))?;
-        lock::try_lock(&file).map_err(ImageError::file("locking", &path))?;
-        Ok((path, file))
-    }
-
-    /// Makes a staged file a blob.
-    pub(crate) fn keep_staged(&self, path: &Path, file: &File, digest: &ImageDigest) -> Result<(), ImageError> {
-        if self.has_blob(digest) {
-            return Ok(());
-        }
-        let place = self.blob_path(digest);
-        // Another name for it, so that it can be kept more than once.
-        let kept = file.sync_all().and_then(|()| match fs::hard_link(path, &place) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            linked => linked,
-        });
-        kept.and_then(|()| sync_directory_of(&place))
-            .map_err(ImageError::file("keeping", &place))
-    }
-
     /// How much there is of a blob that another process fetches.
     pub(crate) fn partial_length(&self, digest: &ImageDigest) -> u64 {
         fs::symlink_metadata(self.partial_path(digest)).map_or(0, |found| found.len())
@@ -124,7 +91,7 @@ pub(crate) fn check_digest(what: &'static str, expected: &ImageDigest, bytes: &[
     }
 }
 
-fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+pub(super) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let held = file.metadata()?;
     match fs::symlink_metadata(path) {
         Ok(there) => Ok((there.dev(), there.ino()) == (held.dev(), held.ino())),
@@ -195,8 +162,14 @@ impl PartialBlob {
         Ok(())
     }
 
-    /// Gives it its own name if it is what it should be; else it is gone.
-    pub(crate) fn finish(self, what: &'static str, digest: &ImageDigest, size: u64) -> Result<(), ImageError> {
+    /// Gives it its own name if it is what it should be, once `note` has noted that it is; else it is gone.
+    pub(crate) fn finish(
+        self,
+        what: &'static str,
+        digest: &ImageDigest,
+        size: u64,
+        note: impl FnOnce() -> Result<(), ImageError>,
+    ) -> Result<(), ImageError> {
         let found = self.hasher.finish();
         if found != *digest || self.length != size {
             let _removed = fs::remove_file(&self.path);
@@ -214,6 +187,7 @@ impl PartialBlob {
                 },
             });
         }
+        note()?;
         self.file
             .sync_all()
             .and_then(|()| fs::rename(&self.path, &self.place))

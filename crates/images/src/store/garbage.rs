@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::layers::{NEW, remove_layer};
-use super::{BLOBS, IdNamespace, ImageStore, KEPT, PARTIAL, REFERENCES, lock};
+use super::{BLOBS, IdNamespace, ImageStore, KEPT, PARTIAL, PROOFS, REFERENCES, lock};
 use crate::digest::chain_ids;
 use crate::error::ImageError;
 use crate::unpack::LayerOwnership;
@@ -115,6 +115,13 @@ impl ImageStore {
             if !is_kept && lock::is_free(&path)? {
                 report.bytes += fs::symlink_metadata(&path).map_or(0, |found| found.len());
                 report.blobs += 1;
+                fs::remove_file(&path).map_err(ImageError::file("removing", &path))?;
+            }
+        }
+        for path in entries(&self.path.join(PROOFS))? {
+            let of = name_of(&path).trim_end_matches(".json");
+            let is_here = [BLOBS, PARTIAL].map(|place| self.path.join(place).join(of).exists());
+            if is_here == [false, false] {
                 fs::remove_file(&path).map_err(ImageError::file("removing", &path))?;
             }
         }

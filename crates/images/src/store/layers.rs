@@ -88,6 +88,7 @@ impl ImageStore {
                 });
             }
             self.unpack_layer(&order, chain, ids)?;
+            self.note_diff_id(&layer.digest, order.diff_id)?;
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! images/lock                    held by who adds or opens something, and alone by who removes
 //! images/blobs/HEX               manifests, configurations and layers as they were sent, by SHA-256
 //! images/partial/HEX             a blob that comes, or came until something broke; locked by who fetches it
+//! images/proofs/HEX.json         who sent a blob, and what it is without compression
 //! images/references/HEX.json     a name and the manifest that it means
 //! images/kept/NAME.json         what steps of builds and templates made, which has no name of an image
 //! images/layers/FORM/HEX         a layer, unpacked, by the digest of its chain: `upper` and `layer.json`
@@ -18,7 +19,9 @@ mod kept;
 mod layers;
 mod lease;
 mod lock;
+mod proofs;
 mod references;
+mod staged;
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, Read as _, Write as _};
@@ -33,6 +36,7 @@ pub use self::garbage::{PruneReport, RemovedImage};
 pub use self::kept::KeptName;
 pub use self::lease::{HeldImage, ImageLease, ImageRoot};
 pub use self::references::{ImageListing, ImageRecord};
+pub(crate) use self::staged::StagedBlob;
 use crate::error::ImageError;
 use crate::unpack::LayerOwnership;
 
@@ -41,6 +45,7 @@ const PARTIAL: &str = "partial";
 const REFERENCES: &str = "references";
 const LAYERS: &str = "layers";
 const KEPT: &str = "kept";
+const PROOFS: &str = "proofs";
 
 /// The images of a state directory.
 #[derive(Debug, Clone)]
@@ -78,7 +83,7 @@ impl ImageStore {
         make_private(path)?;
         // It may be a link to where there is more room; mounts are made of what it leads to.
         let path = fs::canonicalize(path).map_err(ImageError::file("finding", path))?;
-        for name in [BLOBS, PARTIAL, REFERENCES, LAYERS, KEPT] {
+        for name in [BLOBS, PARTIAL, PROOFS, REFERENCES, LAYERS, KEPT] {
             make_private(&path.join(name))?;
         }
         for ownership in [LayerOwnership::Flat, LayerOwnership::Owned] {

@@ -84,6 +84,27 @@ impl ImageStore {
         write_whole(&path, &bytes)
     }
 
+    /// Gives an image another name, which means nothing else from then on.
+    ///
+    /// # Errors
+    /// As [`Self::find`]; when the name cannot be written.
+    pub fn tag(&self, source: &str, name: &ImageReference) -> Result<ImageRecord, ImageError> {
+        if name.digest().is_some() {
+            return Err(ImageError::malformed(
+                "the name",
+                "one with a digest is that image's alone",
+            ));
+        }
+        let _adding = self.lock_for_adding()?;
+        let record = ImageRecord {
+            name: Some(name.clone()),
+            added_at: offleash_store::rfc3339_now(),
+            ..self.find(source)?
+        };
+        self.name_image(&record)?;
+        Ok(record)
+    }
+
     pub(super) fn record_path(&self, record: &ImageRecord) -> PathBuf {
         let name = record.name.as_ref().map(ToString::to_string);
         self.path_of_name(&name.unwrap_or_else(|| record.digest.to_string()))
@@ -122,10 +143,10 @@ impl ImageStore {
         found.dedup_by_key(|record| record.digest);
         if found.is_empty()
             && let Ok(digest) = name.parse::<ImageDigest>()
-            && self.has_blob(&digest)
+            && self.kept()?.iter().any(|(_, kept)| *kept == digest)
             && let Ok((manifest, _)) = self.documents(&digest)
         {
-            // One that a build made has no name.
+            // One that a build made has no name. Any other blob is no image, whatever it says.
             return Ok(ImageRecord::new(None, digest, None, &manifest));
         }
         match found.len() {

@@ -2,7 +2,7 @@ use std::fs;
 
 use super::*;
 
-struct NoIds;
+pub(super) struct NoIds;
 
 impl IdNamespace for NoIds {
     fn run(&self, _: &mut dyn FnMut() -> io::Result<()>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {

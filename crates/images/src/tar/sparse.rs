@@ -1,5 +1,11 @@
 //! Maps of sparse files: where the bytes that an archive holds belong.
 
+use std::fs::File;
+use std::io;
+
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
+
 use super::header::{BLOCK, Block, size};
 use crate::unpack::LayerRefusal;
 
@@ -17,6 +23,51 @@ pub(crate) struct SparseMap {
 }
 
 impl SparseMap {
+    /// What is in a file of that size between its holes; `None` for one without, which is written as it is.
+    ///
+    /// # Errors
+    /// `FileTooLarge` for more than is read again.
+    pub(super) fn of_file(file: &File, size: u64) -> io::Result<Option<Self>> {
+        let mut map = Self {
+            pieces: Vec::new(),
+            size,
+        };
+        let mut at = 0;
+        while at < size {
+            let start = match seek(file, SeekFrom::Data(at)) {
+                Ok(start) => start,
+                Err(Errno::NXIO) => break,
+                // This file system knows no holes.
+                Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
+            let end = seek(file, SeekFrom::Hole(start))?.min(size);
+            if start >= end {
+                break;
+            }
+            map.push(start, end - start)
+                .map_err(|_| too_large("has too many holes"))?;
+            at = end;
+        }
+        if map.pieces.as_slice() == [(0, size)] || size == 0 {
+            return Ok(None);
+        }
+        match size > MAX_SPARSE_SIZE {
+            true => Err(too_large("is too large with its holes")),
+            false => Ok(Some(map)),
+        }
+    }
+
+    /// As it stands before contents: how many pieces, then offset and length of each, in whole blocks.
+    pub(super) fn written(&self) -> Vec<u8> {
+        let mut text = format!("{}\n", self.pieces.len()).into_bytes();
+        for (offset, length) in &self.pieces {
+            text.extend_from_slice(format!("{offset}\n{length}\n").as_bytes());
+        }
+        text.resize(text.len().next_multiple_of(BLOCK), 0);
+        text
+    }
+
     /// The first pieces, of a header of GNU's own kind; whether more follow.
     pub(super) fn of_header(block: &Block) -> Result<(Self, bool), LayerRefusal> {
         let mut map = Self {
@@ -86,6 +137,10 @@ impl SparseMap {
             false => Err(LayerRefusal::BadSparseMap),
         }
     }
+}
+
+fn too_large(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::FileTooLarge, format!("a file {why} for an archive"))
 }
 
 /// The map at the beginning of contents: how many pieces there are, and their numbers, each in a line.

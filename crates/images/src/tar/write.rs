@@ -1,9 +1,10 @@
-//! Writes tar archives: ustar, with extended headers of pax where a field has no room.
+//! Writes tar archives: ustar, with extended headers of pax where a field has no room, and files with holes as GNU tar does.
 
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io::{self, Read, Seek as _, SeekFrom, Write};
 
-use super::EntryKind;
 use super::header::BLOCK;
+use super::{EntryKind, SparseMap};
 use crate::unpack::LayerRefusal;
 
 /// What a name, or the target of a link, has room for in a header.
@@ -22,8 +23,8 @@ pub(crate) struct NewEntry<'a> {
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// Seconds since 1970.
-    pub(crate) modified: i64,
+    /// Seconds since 1970, and nanoseconds.
+    pub(crate) modified: (i64, u32),
     /// Bytes of its contents.
     pub(crate) size: u64,
     /// Extended attributes.
@@ -40,7 +41,7 @@ impl<'a> NewEntry<'a> {
             mode: if kind == EntryKind::Directory { 0o755 } else { 0o644 },
             uid: 0,
             gid: 0,
-            modified: 0,
+            modified: (0, 0),
             size: 0,
             attributes: &[],
         }
@@ -62,20 +63,40 @@ impl<W: Write> TarWriter<W> {
 
     /// Adds an entry, whose contents are read from `contents`: as many bytes as it says, zeros where there are less.
     pub(crate) fn add(&mut self, entry: &NewEntry<'_>, contents: &mut dyn Read) -> io::Result<()> {
-        let mut records = Vec::new();
-        if entry.path.len() > SHORT {
-            add_record(&mut records, b"path", entry.path);
+        self.head(entry, records_of(entry))?;
+        self.contents(contents, entry.size)?;
+        self.pad(entry.size)
+    }
+
+    /// Adds a file, whose holes stay holes.
+    ///
+    /// # Errors
+    /// `FileTooLarge` for one of more holes, or larger, than is read again.
+    pub(crate) fn add_file(&mut self, entry: &NewEntry<'_>, file: &mut File) -> io::Result<()> {
+        let Some(map) = SparseMap::of_file(file, entry.size)? else {
+            file.rewind()?;
+            return self.add(entry, file);
+        };
+        let numbers = map.written();
+        let held: u64 = map.pieces.iter().map(|(_, length)| length).sum();
+        let size = numbers.len() as u64 + held;
+        let mut records = records_of(&NewEntry { size, ..entry.clone() });
+        for (name, value) in [("major", "1"), ("minor", "0")] {
+            add_record(&mut records, format!("GNU.sparse.{name}").as_bytes(), value.as_bytes());
         }
-        if entry.link.len() > SHORT {
-            add_record(&mut records, b"linkpath", entry.link);
+        add_record(&mut records, b"GNU.sparse.name", entry.path);
+        add_record(&mut records, b"GNU.sparse.realsize", map.size.to_string().as_bytes());
+        self.head(&NewEntry { size, ..entry.clone() }, records)?;
+        self.put(&numbers)?;
+        for (offset, length) in &map.pieces {
+            file.seek(SeekFrom::Start(*offset))?;
+            self.contents(file, *length)?;
         }
-        if entry.size > MAX_OCTAL {
-            add_record(&mut records, b"size", entry.size.to_string().as_bytes());
-        }
-        // A record without a value takes one away that stands before (pax, "Extended Header").
-        for (name, value) in entry.attributes.iter().filter(|(_, value)| !value.is_empty()) {
-            add_record(&mut records, &[b"SCHILY.xattr.", name.as_slice()].concat(), value);
-        }
+        self.pad(size)
+    }
+
+    /// Writes what does not fit into a header before it, as records of its own.
+    fn head(&mut self, entry: &NewEntry<'_>, records: Vec<u8>) -> io::Result<()> {
         if !records.is_empty() {
             let extended = NewEntry {
                 size: records.len() as u64,
@@ -83,6 +104,7 @@ impl<W: Write> TarWriter<W> {
             };
             self.put(&header(&extended, b'x'))?;
             self.contents(&mut records.as_slice(), extended.size)?;
+            self.pad(extended.size)?;
         }
         let flag = match entry.kind {
             EntryKind::HardLink => b'1',
@@ -91,8 +113,7 @@ impl<W: Write> TarWriter<W> {
             EntryKind::Fifo => b'6',
             EntryKind::File | EntryKind::Device | EntryKind::Other => b'0',
         };
-        self.put(&header(entry, flag))?;
-        self.contents(contents, entry.size)
+        self.put(&header(entry, flag))
     }
 
     fn contents(&mut self, contents: &mut dyn Read, size: u64) -> io::Result<()> {
@@ -111,6 +132,10 @@ impl<W: Write> TarWriter<W> {
             self.put(&buffer[..read])?;
             left -= read as u64;
         }
+        Ok(())
+    }
+
+    fn pad(&mut self, size: u64) -> io::Result<()> {
         let padding = usize::try_from(size.wrapping_neg() % BLOCK as u64).unwrap_or(0);
         self.put(&[0; BLOCK][..padding])
     }
@@ -132,6 +157,27 @@ impl<W: Write> TarWriter<W> {
     }
 }
 
+fn records_of(entry: &NewEntry<'_>) -> Vec<u8> {
+    let mut records = Vec::new();
+    if entry.path.len() > SHORT {
+        add_record(&mut records, b"path", entry.path);
+    }
+    if entry.link.len() > SHORT {
+        add_record(&mut records, b"linkpath", entry.link);
+    }
+    if entry.size > MAX_OCTAL {
+        add_record(&mut records, b"size", entry.size.to_string().as_bytes());
+    }
+    if let (seconds @ 0.., nanoseconds @ 1..) = entry.modified {
+        add_record(&mut records, b"mtime", format!("{seconds}.{nanoseconds:09}").as_bytes());
+    }
+    // A record without a value takes one away that stands before (pax, "Extended Header").
+    for (name, value) in entry.attributes.iter().filter(|(_, value)| !value.is_empty()) {
+        add_record(&mut records, &[b"SCHILY.xattr.", name.as_slice()].concat(), value);
+    }
+    records
+}
+
 fn header(entry: &NewEntry<'_>, flag: u8) -> [u8; BLOCK] {
     let mut header = [0; BLOCK];
     let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
@@ -141,7 +187,7 @@ fn header(entry: &NewEntry<'_>, flag: u8) -> [u8; BLOCK] {
     put(116, format!("{:07o}\0", entry.gid & 0o7_777_777).as_bytes());
     // One that is larger is in an extended header.
     put(124, format!("{:011o}\0", entry.size.min(MAX_OCTAL)).as_bytes());
-    let modified = u64::try_from(entry.modified).unwrap_or(0).min(MAX_OCTAL);
+    let modified = u64::try_from(entry.modified.0).unwrap_or(0).min(MAX_OCTAL);
     put(136, format!("{modified:011o}\0").as_bytes());
     put(148, b"        ");
     put(156, &[flag]);
@@ -182,12 +228,13 @@ mod tests {
             mode in 0_u32..0o7777,
             id in 0_u32..65_536,
             value in proptest::collection::vec(any::<u8>(), 1..30),
+            nanoseconds in 0_u32..1_000_000_000,
         ) {
             let mut writer = TarWriter::new(Vec::new(), u64::MAX);
             let attributes = [(b"user.a".to_vec(), value)];
             for name in &names {
                 let file = NewEntry {
-                    size: contents.len() as u64, mode, uid: id, gid: id, modified: 7, attributes: &attributes,
+                    size: contents.len() as u64, mode, uid: id, gid: id, modified: (7, nanoseconds), attributes: &attributes,
                     ..NewEntry::empty(name.as_bytes(), EntryKind::File)
                 };
                 writer.add(&file, &mut contents.as_slice()).unwrap();
@@ -199,7 +246,7 @@ mod tests {
             for name in &names {
                 let file = archive.next().unwrap().unwrap();
                 prop_assert_eq!((file.kind, file.path.as_slice()), (EntryKind::File, name.as_bytes()));
-                prop_assert_eq!((file.mode, file.uid, file.gid, file.modified), (mode, id.into(), id.into(), (7, 0)));
+                prop_assert_eq!((file.mode, file.uid, file.gid, file.modified), (mode, id.into(), id.into(), (7, nanoseconds)));
                 prop_assert_eq!(file.attributes.as_slice(), &attributes);
                 let mut read = Vec::new();
                 let mut buffer = [0; 100];
@@ -215,6 +262,41 @@ mod tests {
             }
             prop_assert!(archive.next().unwrap().is_none());
         }
+    }
+
+    #[test]
+    fn holes_take_no_room_and_are_holes_again() {
+        let mut file = tempfile::tempfile().unwrap();
+        let written = [(0, 3), (5 << 20, 70_000), (900 << 20, 1)];
+        for (offset, length) in written {
+            file.seek(SeekFrom::Start(offset)).unwrap();
+            file.write_all(&vec![7; length]).unwrap();
+        }
+        file.set_len(1 << 30).unwrap();
+        let long = "x".repeat(150);
+        let entry = NewEntry {
+            size: 1 << 30,
+            ..NewEntry::empty(long.as_bytes(), EntryKind::File)
+        };
+        let mut writer = TarWriter::new(Vec::new(), 1 << 20);
+        writer.add_file(&entry, &mut file).unwrap();
+        writer
+            .add(&NewEntry::empty(b"next", EntryKind::File), &mut io::empty())
+            .unwrap();
+        let bytes = writer.finish().unwrap();
+        let mut archive = Archive::new(bytes.as_slice());
+        let read = archive.next().unwrap().unwrap();
+        assert_eq!(read.path, long.as_bytes());
+        let map = read.sparse.unwrap();
+        assert_eq!(map.size, 1 << 30);
+        let holds = |at: u64| {
+            map.pieces
+                .iter()
+                .any(|(offset, length)| (*offset..offset + length).contains(&at))
+        };
+        assert!(written.iter().all(|(offset, _)| holds(*offset)), "{map:?}");
+        assert!(!holds(100 << 20), "{map:?}");
+        assert_eq!(archive.next().unwrap().unwrap().path, b"next");
     }
 
     #[test]

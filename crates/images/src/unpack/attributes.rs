@@ -20,6 +20,8 @@ pub(super) struct FileAttributes {
     mode: u32,
     uid: u64,
     gid: u64,
+    /// Whether it is the image that says these; what is unpacked flat belongs to who unpacked it.
+    is_of_image: bool,
     modified: (i64, u32),
     extended: Vec<(Vec<u8>, Vec<u8>)>,
 }
@@ -30,6 +32,7 @@ impl FileAttributes {
             mode: entry.mode,
             uid: entry.uid,
             gid: entry.gid,
+            is_of_image: true,
             modified: entry.modified,
             extended: entry.attributes.clone(),
         }
@@ -41,6 +44,7 @@ impl FileAttributes {
             mode: stat.st_mode & 0o7777,
             uid: stat.st_uid.into(),
             gid: stat.st_gid.into(),
+            is_of_image: false,
             modified: (
                 stat.st_mtime,
                 u32::try_from(stat.st_mtime_nsec).unwrap_or(0).min(999_999_999),
@@ -119,7 +123,7 @@ impl AttributeWriter {
     fn owner(&mut self, attributes: &FileAttributes) -> Option<(Uid, Gid)> {
         let FileAttributes { uid, gid, .. } = *attributes;
         if self.ownership == LayerOwnership::Flat {
-            self.report.flattened += u64::from((uid, gid) != (0, 0));
+            self.report.flattened += u64::from(attributes.is_of_image && (uid, gid) != (0, 0));
             return None;
         }
         self.report.foreign_ids += u64::from(uid >= IDS || gid >= IDS);

@@ -158,10 +158,20 @@ impl LayerRefusal {
 }
 
 impl LayerError {
+    /// Whether what was read is no header at all.
+    pub(crate) fn is_no_header(&self) -> bool {
+        matches!(
+            self.reason,
+            LayerRefusal::BadChecksum | LayerRefusal::BadNumber | LayerRefusal::Truncated
+        )
+    }
+
     pub(crate) fn kind(&self) -> ErrorKind {
         match &self.reason {
             LayerRefusal::Kernel { errno, .. } => kind_of(*errno),
-            LayerRefusal::TooLarge { .. } | LayerRefusal::TooManyEntries { .. } => ErrorKind::Exhausted,
+            LayerRefusal::TooLarge { .. } | LayerRefusal::TooManyEntries { .. } | LayerRefusal::TooManyNames { .. } => {
+                ErrorKind::Exhausted
+            }
             _ => ErrorKind::Denied,
         }
     }

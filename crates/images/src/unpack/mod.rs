@@ -187,6 +187,25 @@ fn unpack_any(order: &UnpackOrder) -> Result<(LayerReport, ImageDigest), LayerEr
     Ok((writer.finish()?, digest))
 }
 
+/// The digest of an archive without compression.
+pub(crate) fn diff_id_of(archive: &Path, limits: UnpackLimits) -> Result<ImageDigest, LayerError> {
+    let failed = |error| LayerRefusal::of_reading(error).whole();
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(archive, flags, Mode::empty());
+    let file = File::from(file.map_err(|error| LayerRefusal::kernel("opening the layer", error).whole())?);
+    let sent = file.metadata().map_err(failed)?.len();
+    let mut source = Bounded {
+        source: decompressed(file).map_err(failed)?,
+        hasher: DigestHasher::default(),
+        read: 0,
+        limits,
+        sent,
+    };
+    let mut buffer = vec![0; 128 << 10];
+    while source.read(&mut buffer).map_err(failed)? > 0 {}
+    Ok(source.hasher.finish())
+}
+
 /// Unpacks an archive for which nobody vouches into the empty directory `target`; `none` is another one. What it made when it
 /// fails is for the caller to remove.
 ///

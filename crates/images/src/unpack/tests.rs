@@ -422,3 +422,21 @@ proptest! {
         prop_assert_eq!(names, ["archive-0", "archive-1", "layer-0", "layer-1", "outside"]);
     }
 }
+
+#[test]
+fn what_belongs_to_who_unpacked_it_is_not_counted_as_somebody_elses() {
+    let mut bench = Bench::new();
+    bench
+        .unpack(tar().directory("d/", 0o755).file("d/lower", b"x"))
+        .unwrap();
+    let lower = bench.last("d");
+    // As who is not root has it.
+    let _given = std::os::unix::fs::chown(&lower, Some(4242), Some(4242));
+    let _given = std::os::unix::fs::chown(lower.join("lower"), Some(4242), Some(4242));
+    let report = bench
+        .unpack(tar().file("d/upper", b"x").hard_link("link", "d/lower"))
+        .unwrap();
+    assert_eq!(report.flattened, 0);
+    let theirs = RawHeader::new(b'0', b"e").owner(1000, 1000);
+    assert_eq!(bench.unpack(tar().raw(theirs, b"")).unwrap().flattened, 1);
+}

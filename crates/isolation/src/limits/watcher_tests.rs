@@ -10,6 +10,8 @@ use offleash_sys::cgroup::{CgroupError, ControlHierarchies, GroupLimits};
 use offleash_sys::process;
 
 use super::super::testing::unlimited;
+use offleash_core::limits::MAX_DEPTH;
+
 use super::*;
 
 /// A first process that waits until it is told to go on.

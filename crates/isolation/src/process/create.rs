@@ -7,19 +7,21 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use offleash_core::level::{DegradeMode, Level};
-use offleash_core::limits::LimitName;
+use offleash_core::level::Level;
 use offleash_core::plan::{Plan, PlanNode};
 use offleash_core::spec::{MountAccess, ZygoteRole};
-use offleash_sys::namespaces::{self, ForkedChild, IdMap, NamespaceSet, UserNamespace};
+use offleash_sys::namespaces::{self, ForkedChild, NamespaceSet};
 use offleash_sys::{mount, process, socket};
 
 use super::below::ZygoteProcess;
 use super::child::HousedProgram;
 use super::door::{JoinSpec, PendingFork};
+use super::enforcement::{describe, require};
 use super::grouping::{self, GroupPlan};
 use super::handshake::{self, ChildReport, ParentEnd, StepFailure};
 use super::identity::{self, IdMaps, MapWriter};
+use super::layers::prepare_layers;
+use super::owners::OwnerMaps;
 use super::running::{ProcessSandbox, SandboxParts};
 use super::{child, failed, network, tree};
 use crate::error::IsolationError;
@@ -167,10 +169,7 @@ impl PendingInit {
             control: self.control.as_fd(),
             coming: self.coming.as_ref(),
         };
-        let mut owners = OwnerMaps {
-            identity: &self.identity,
-            made: Vec::new(),
-        };
+        let mut owners = OwnerMaps::new(&self.identity);
         let sent = parent.send_order(&mut owners);
         // While the child assembles its file system.
         let grouping = GroupPlan::plan(plan, Some(self.unfinished.first()?.pid), owners.makers());
@@ -231,69 +230,6 @@ fn place_apart(first: rustix::process::Pid) {
         // It fails only if those CPUs were taken away meanwhile; then the kernel chose others.
         let _lifted = rustix::thread::sched_setaffinity(Some(first), &all);
     }
-}
-
-/// Gives the writable layers to the sandbox's user.
-fn prepare_layers(plan: &Plan, identity: &IdMaps) -> Result<(), IsolationError> {
-    if identity.writer != MapWriter::Privileged {
-        return Ok(());
-    }
-    for entry in &plan.entries {
-        let (layer, before) = match &entry.node {
-            PlanNode::Overlay { layer, .. } => (layer, None),
-            // That of an earlier sandbox belongs to the ids which that had, and is mapped.
-            PlanNode::Base { layer, .. } => (layer, owner_of_layer(layer)?),
-            _ => continue,
-        };
-        let owner = before.unwrap_or(identity.outside);
-        if matches!(&entry.node, PlanNode::Base { .. }) && before.is_none() {
-            give_all(&layer.join("upper"), owner)?;
-        }
-        let is_new = matches!(&entry.node, PlanNode::Overlay { .. }) || owner == identity.outside;
-        let upper = is_new.then(|| layer.join("upper"));
-        for directory in [layer.clone(), layer.join("work")].into_iter().chain(upper) {
-            give(&directory, owner)?;
-        }
-        // What it lies over is the worker's, and so is the directory at its top.
-        if matches!(&entry.node, PlanNode::Overlay { .. }) && identity.worker != identity.outside {
-            give(&layer.join("upper"), identity.worker)?;
-        }
-    }
-    Ok(())
-}
-
-/// Gives what is in a directory, in which no sandbox ever was.
-fn give_all(directory: &Path, owner: (u32, u32)) -> Result<(), IsolationError> {
-    let found = std::fs::read_dir(directory);
-    let found = found.map_err(|error| failed("preparing the layer", directory.to_string_lossy(), error))?;
-    for entry in found {
-        let entry = entry.map_err(|error| failed("preparing the layer", directory.to_string_lossy(), error))?;
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            give_all(&entry.path(), owner)?;
-        }
-        give(&entry.path(), owner)?;
-    }
-    Ok(())
-}
-
-/// Gives a directory, or whatever is called so; no link is followed.
-fn give(directory: &Path, (uid, gid): (u32, u32)) -> Result<(), IsolationError> {
-    let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
-    rustix::fs::chownat(
-        rustix::fs::CWD,
-        directory,
-        Some(uid),
-        Some(gid),
-        rustix::fs::AtFlags::SYMLINK_NOFOLLOW,
-    )
-    .map_err(|error| failed("preparing the layer", directory.to_string_lossy(), error.into()))
-}
-
-/// To whom a layer was given by an earlier sandbox, if there was one.
-fn owner_of_layer(layer: &Path) -> Result<Option<(u32, u32)>, IsolationError> {
-    let found = rustix::fs::lstat(layer).map_err(|error| failed("examining", layer.to_string_lossy(), error.into()))?;
-    let is_given = found.st_uid != rustix::process::geteuid().as_raw();
-    Ok(is_given.then_some((found.st_uid, found.st_gid)))
 }
 
 /// What was made so far, and is unmade if the rest fails.
@@ -493,71 +429,6 @@ impl ParentSide<'_> {
     }
 }
 
-/// Namespaces for id-mapped mounts; most sandboxes need one.
-struct OwnerMaps<'a> {
-    identity: &'a IdMaps,
-    made: Vec<([Vec<IdMap>; 2], UserNamespace)>,
-}
-
-impl OwnerMaps<'_> {
-    /// Shows `owner` as the user who works in the sandbox.
-    fn of_worker(&mut self, owner: (u32, u32)) -> io::Result<BorrowedFd<'_>> {
-        self.map(owner, self.identity.worker, 1)
-    }
-
-    /// Shows the users of a volume, of which `owner` stands for whoever works in a sandbox, as those of this one.
-    fn of_volume(&mut self, owner: (u32, u32)) -> io::Result<BorrowedFd<'_>> {
-        let ranges = self.identity.range_start().and_then(|start| {
-            let lines = |owner: u32, worker: u32| identity::volume_ids(owner, start, worker - start);
-            Some([
-                lines(owner.0, self.identity.worker.0)?,
-                lines(owner.1, self.identity.worker.1)?,
-            ])
-        });
-        match ranges {
-            Some(maps) => self.namespace(maps),
-            None => self.of_worker(owner),
-        }
-    }
-
-    /// Shows the users of the host as those of the sandbox with the same numbers, or, where it has one id, `owner` as
-    /// that.
-    fn of_system(&mut self, owner: (u32, u32)) -> io::Result<BorrowedFd<'_>> {
-        match self.identity.range_start() {
-            Some(start) => self.map((0, 0), (start, start), identity::RANGE),
-            None => self.map(owner, self.identity.outside, 1),
-        }
-    }
-
-    /// Shows the users of an earlier sandbox, of which `owner` is the first process's, as those of this one.
-    fn of_earlier(&mut self, owner: (u32, u32)) -> io::Result<BorrowedFd<'_>> {
-        let count = self.identity.range_start().map_or(1, |_| identity::RANGE);
-        self.map(owner, self.identity.outside, count)
-    }
-
-    /// Processes that have made one, and may not have ended yet.
-    fn makers(&self) -> Vec<rustix::process::Pid> {
-        self.made.iter().map(|(_, namespace)| namespace.maker()).collect()
-    }
-
-    fn map(&mut self, from: (u32, u32), to: (u32, u32), count: u32) -> io::Result<BorrowedFd<'_>> {
-        let line = |inside, outside| vec![IdMap { inside, outside, count }];
-        self.namespace([line(from.0, to.0), line(from.1, to.1)])
-    }
-
-    fn namespace(&mut self, maps: [Vec<IdMap>; 2]) -> io::Result<BorrowedFd<'_>> {
-        let position = match self.made.iter().position(|(made, _)| *made == maps) {
-            Some(position) => position,
-            None => {
-                let namespace = UserNamespace::new(&maps[0], &maps[1])?;
-                self.made.push((maps, namespace));
-                self.made.len() - 1
-            }
-        };
-        Ok(self.made[position].1.as_fd())
-    }
-}
-
 /// The numbers of the trees that the child, without the host's privilege, could not make.
 fn trees_of_the_parent(plan: &Plan, identity: &IdMaps) -> Vec<usize> {
     if identity.writer != MapWriter::Privileged {
@@ -608,58 +479,4 @@ fn path_of(node: &PlanNode, number: usize) -> &Path {
 
 fn is_lost(failure: &StepFailure) -> bool {
     failure.source.kind() == io::ErrorKind::UnexpectedEof
-}
-
-fn describe(plan: &Plan, identity: &IdMaps, report: &ChildReport, enforcement: &mut EnforcementReport) {
-    enforcement.holds("namespaces", "user, pid, mount, network, ipc, uts, cgroup");
-    enforcement.holds(
-        "root",
-        if plan.has_own_root() {
-            "a writable layer over a built tree, entered with pivot_root"
-        } else {
-            "a built tree, entered with pivot_root"
-        },
-    );
-    enforcement.holds(
-        "capabilities",
-        if plan.has_superuser() {
-            "ten of the sandbox's own user namespace for its superuser, none for others"
-        } else {
-            "none, in any set"
-        },
-    );
-    enforcement.holds(
-        "network",
-        if plan.network {
-            "a network namespace in which every connection leads to the gateway"
-        } else {
-            "an empty network namespace"
-        },
-    );
-    if !plan.written_volumes().is_empty() {
-        for limit in [LimitName::Volume, LimitName::VolumeInodes] {
-            enforcement.holds_limit(limit, "a watcher on each volume that is written to");
-        }
-    }
-    enforcement.holds("uid", format!("{} on the host", identity.outside.0));
-    for (control, means) in &report.holding {
-        enforcement.holds(control, means);
-    }
-    for (control, reason) in &report.lacking {
-        enforcement.lacks(control, reason);
-    }
-}
-
-/// Refuses what cannot be enforced, unless the caller allows it.
-fn require(plan: &Plan, enforcement: &EnforcementReport) -> Result<(), IsolationError> {
-    match enforcement.not_enforced.first_key_value() {
-        Some((what, reason)) if plan.degrade == DegradeMode::Refuse => Err(IsolationError::NotEnforceable {
-            level: Level::Process,
-            what: what.clone(),
-            reason: reason.clone(),
-            hint: "`offleash doctor` says how to mend this; `--degrade allow` runs without it and reports that"
-                .to_owned(),
-        }),
-        _ => Ok(()),
-    }
 }

@@ -6,13 +6,20 @@ use offleash_core::template::TemplateNameError;
 
 /// Why a Dockerfile cannot be built, and where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("line {line} of the Dockerfile")]
+#[error("{}the Dockerfile", place(*.line))]
 pub struct DockerfileError {
     /// The line, from 1; 0 where it is about the file as a whole.
     pub line: usize,
     /// Why.
     #[source]
     pub fault: DockerfileFault,
+}
+
+fn place(line: usize) -> String {
+    match line {
+        0 => String::new(),
+        line => format!("line {line} of "),
+    }
 }
 
 /// What is wrong with an instruction.
@@ -64,6 +71,9 @@ impl Explained for DockerfileError {
     fn hint(&self) -> Option<String> {
         Some(match &self.fault {
             DockerfileFault::Unsupported { hint, .. } => (*hint).to_owned(),
+            DockerfileFault::Malformed(_) if self.line == 0 => {
+                "begin it with `FROM IMAGE`, such as `FROM python:3.12-slim`".to_owned()
+            }
             DockerfileFault::UnknownStage(_) => "stages are named by `FROM … AS NAME`".to_owned(),
             DockerfileFault::Template(error) => return error.hint(),
             _ => "docs/templates.md says what of a Dockerfile is understood".to_owned(),

@@ -35,7 +35,8 @@ pub fn copy_contents(from: &OwnedFd, to: &OwnedFd, size: i64) -> Result<(), Errn
 }
 
 /// The next part that is no hole; `None` if there is none any more.
-fn next_data(from: &OwnedFd, at: u64, size: u64) -> Result<Option<(u64, u64)>, Errno> {
+pub(crate) fn next_data(from: impl AsFd, at: u64, size: u64) -> Result<Option<(u64, u64)>, Errno> {
+    let from = from.as_fd();
     let start = match seek(from, SeekFrom::Data(at)) {
         Ok(start) => start,
         Err(Errno::NXIO) => return Ok(None),

@@ -25,6 +25,7 @@ use crate::failure::FailedCall;
 use crate::node::{NodeKind, kind_of};
 use crate::overlay::is_whiteout_device;
 use crate::removal::remove_tree;
+use crate::tree::open_below;
 
 /// How deep directories are looked into one by one; what is deeper is copied as a whole in the last round.
 const MAX_DEPTH: usize = 200;
@@ -322,10 +323,9 @@ impl RoundWalk<'_> {
     ) -> Result<(), CopyError> {
         self.written += 1;
         remove_tree(pair.target, path_of(name).as_os_str())?;
-        let none = AtFlags::empty();
         if stat.st_nlink > 1
             && let Some(first) = self.linked.get(&(stat.st_dev, stat.st_ino))
-            && rustix::fs::linkat(&self.root, first, pair.target, name, none).is_ok()
+            && link_from(&self.root, first, pair.target, name).is_ok()
         {
             return Ok(());
         }
@@ -334,12 +334,22 @@ impl RoundWalk<'_> {
             && index
                 .entry(number, name.to_bytes())
                 .is_some_and(|entry| entry.stamp == stamp && entry.is_settled)
-            && rustix::fs::linkat(root, self.path.join(path_of(name)), pair.target, name, none).is_ok()
+            && link_from(root, &self.path.join(path_of(name)), pair.target, name).is_ok()
         {
             return Ok(());
         }
         make_entry(pair.source, pair.target, name, name, stat, self.shift, self.round)
     }
+}
+
+/// Gives the file at `path` below `root` another name. In a copy are links of a sandbox's, and none of them is followed.
+fn link_from(root: &OwnedFd, path: &Path, target: &OwnedFd, name: &CStr) -> Result<(), Errno> {
+    let last = path.file_name().ok_or(Errno::INVAL)?;
+    let parent = match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        Some(parent) => &open_below(root, parent.as_os_str().as_bytes(), OFlags::PATH | OFlags::DIRECTORY)?,
+        None => root,
+    };
+    rustix::fs::linkat(parent, last, target, name, AtFlags::empty())
 }
 
 /// Makes `made` in `target` as the entry `name` of `source` is.

@@ -499,6 +499,30 @@ mod refreshed {
     }
 
     #[test]
+    fn what_a_copy_is_linked_from_leads_through_no_link() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = |name: &str| scratch.path().join(name);
+        for directory in ["from/d/e", "elsewhere"] {
+            std::fs::create_dir_all(path(directory)).unwrap();
+        }
+        std::fs::write(path("from/d/e/file"), "own").unwrap();
+        std::fs::write(path("elsewhere/file"), "somebody else's").unwrap();
+        let mut first = refresh(&path("from"), &path("first"), None);
+        first.round(CopyRound::Still, &mut budget()).unwrap();
+        let index = first.into_index();
+        std::fs::rename(path("first/d/e"), path("moved")).unwrap();
+        std::os::unix::fs::symlink(path("elsewhere"), path("first/d/e")).unwrap();
+        let shared = SharedLayer {
+            directory: path("first"),
+            index,
+        };
+        let mut second = refresh(&path("from"), &path("second"), Some(shared));
+        second.round(CopyRound::Still, &mut budget()).unwrap();
+        assert_eq!(std::fs::read_to_string(path("second/d/e/file")).unwrap(), "own");
+        assert_ne!(inode(&path("second/d/e/file")), inode(&path("elsewhere/file")));
+    }
+
+    #[test]
     fn what_lies_below_is_hidden_and_replaced_and_not_written_to() {
         let scratch = tempfile::tempdir().unwrap();
         let path = |name: &str| scratch.path().join(name);

@@ -18,6 +18,7 @@ use rustix::io::Errno;
 
 use super::error::VolumeError;
 use super::record::VolumeOwners;
+use super::uploads::UploadShare;
 use crate::failure::{FailedCall, FileError};
 use crate::node::{NodeKind, kind_of};
 use crate::removal::remove_tree;
@@ -140,9 +141,9 @@ pub struct VolumeWriter {
     path: VolumePath,
     name: String,
     file: File,
-    /// How many bytes may still be written.
+    /// How many bytes may be written, with all other files that are on their way into the volume.
     room: u64,
-    written: u64,
+    share: UploadShare,
     full: VolumeError,
     is_done: bool,
 }
@@ -328,7 +329,8 @@ impl VolumeContent {
         Ok(remove_tree(&parent, name)?)
     }
 
-    /// Begins to write the file at `path`, of which there may be `room` bytes; `full` is what more of them is.
+    /// Begins to write the file at `path`; of it, and of all others that are being written, there may be `room` bytes. `full` is what
+    /// more of them is.
     ///
     /// # Errors
     /// `OtherKind` for a directory, `NoEntry` without its parent, which is made if `parents`; `Changed`.
@@ -351,6 +353,7 @@ impl VolumeContent {
         {
             return Err(other_kind(&path, NodeKind::Directory));
         }
+        let share = UploadShare::of(&self.incoming).map_err(at("examining", &path))?;
         let (name, file) = self.new_file()?;
         Ok(VolumeWriter {
             content: self,
@@ -358,7 +361,7 @@ impl VolumeContent {
             name,
             file,
             room,
-            written: 0,
+            share,
             full,
             is_done: false,
         })
@@ -461,19 +464,16 @@ impl VolumeWriter {
     /// `Full`, once the volume has no room for more; when the disk has none.
     pub fn write(&mut self, piece: &[u8]) -> Result<(), VolumeError> {
         let length = u64::try_from(piece.len()).unwrap_or(u64::MAX);
-        match self.room.checked_sub(length) {
-            Some(room) => (self.room, self.written) = (room, self.written + length),
-            None => {
-                let path = self.path.shown();
-                return Err(std::mem::replace(&mut self.full, VolumeError::Changed { path }));
-            }
+        if !self.share.grow(length, self.room) {
+            let path = self.path.shown();
+            return Err(std::mem::replace(&mut self.full, VolumeError::Changed { path }));
         }
         Ok(self.file.write_all(piece).tried("writing", &self.path.0)?)
     }
 
     /// How many bytes were written.
     pub fn written(&self) -> u64 {
-        self.written
+        self.share.bytes()
     }
 
     /// Gives the file its owner and its name; what had the name is gone.

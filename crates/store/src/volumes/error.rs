@@ -23,6 +23,14 @@ pub enum VolumeError {
         /// As asked for.
         which: String,
     },
+    /// Only volumes of keys have the name.
+    #[error("no volume of yours is called `{name}`, but of keys: {}", .ids.join(", "))]
+    OfKeys {
+        /// The name.
+        name: String,
+        /// Their ids.
+        ids: Vec<String>,
+    },
     /// There is one of this name.
     #[error("there is a volume `{name}` already")]
     Exists {
@@ -30,16 +38,20 @@ pub enum VolumeError {
         name: String,
     },
     /// It is used.
-    #[error("volume `{name}` is in use")]
+    #[error("volume `{name}` is in use{}", by(.sandboxes))]
     InUse {
         /// Its name.
         name: String,
+        /// Sandboxes that have it, as far as that is known.
+        sandboxes: Vec<String>,
     },
     /// Somebody else writes to it.
-    #[error("volume `{name}` is written to by another sandbox")]
+    #[error("volume `{name}` is written to by another sandbox{}", by(.sandboxes))]
     HasWriter {
         /// Its name.
         name: String,
+        /// Which, as far as that is known.
+        sandboxes: Vec<String>,
     },
     /// One sandbox asks for it twice.
     #[error("volume `{name}` is mounted twice")]
@@ -56,6 +68,12 @@ pub enum VolumeError {
     /// There are too many.
     #[error("there are {most} volumes, as many as there can be")]
     TooMany {
+        /// The bound.
+        most: usize,
+    },
+    /// One key has too many.
+    #[error("a key can have {most} volumes, and this one has as many")]
+    TooManyOfKey {
         /// The bound.
         most: usize,
     },
@@ -154,7 +172,23 @@ pub enum VolumeError {
     File(#[from] FileError),
 }
 
+fn by(sandboxes: &[String]) -> String {
+    match sandboxes {
+        [] => String::new(),
+        sandboxes => format!(": {}", sandboxes.join(", ")),
+    }
+}
+
 impl VolumeError {
+    /// The same with the sandboxes that have the volume, where that is what is wrong.
+    #[must_use]
+    pub fn with_sandboxes(mut self, holders: Vec<String>) -> Self {
+        if let Self::InUse { sandboxes, .. } | Self::HasWriter { sandboxes, .. } = &mut self {
+            *sandboxes = holders;
+        }
+        self
+    }
+
     /// That a volume holds more than it may.
     pub fn over_quota(name: &str, (bytes, inodes): (u64, u64), quota: &super::VolumeRecord) -> Self {
         let written = |bytes: Bytes, inodes: u64| format!("{bytes} in {inodes} files and directories");
@@ -178,13 +212,15 @@ impl Explained for VolumeError {
             | Self::OtherKind { .. }
             | Self::TooLarge { .. }
             | Self::NoId { .. } => ErrorKind::Invalid,
-            Self::Missing { .. } | Self::NoEntry { .. } => ErrorKind::NotFound,
+            Self::Missing { .. } | Self::OfKeys { .. } | Self::NoEntry { .. } => ErrorKind::NotFound,
             Self::Exists { .. }
             | Self::InUse { .. }
             | Self::HasWriter { .. }
             | Self::EntryExists { .. }
             | Self::Changed { .. } => ErrorKind::Conflict,
-            Self::TooMany { .. } | Self::OverQuota { .. } | Self::Full { .. } => ErrorKind::Exhausted,
+            Self::TooMany { .. } | Self::TooManyOfKey { .. } | Self::OverQuota { .. } | Self::Full { .. } => {
+                ErrorKind::Exhausted
+            }
             Self::OneOwner => ErrorKind::Unsupported,
             Self::Measuring { .. } => ErrorKind::Internal,
             Self::State(error) => error.kind(),
@@ -198,8 +234,10 @@ impl Explained for VolumeError {
                 "`offleash volume create {which}` makes one, `offleash volume ls` lists those that there are; a directory of the \
                  host is written as a path, such as `./{which}`"
             ),
+            Self::OfKeys { .. } => "if one of these is meant, say its id".to_owned(),
             Self::Exists { .. } => "choose another name, or use the one that is there".to_owned(),
             Self::InUse { .. } => "end the sandboxes that use it first".to_owned(),
+            Self::TooMany { .. } | Self::TooManyOfKey { .. } => "remove volumes that nobody needs".to_owned(),
             Self::HasWriter { .. } => {
                 "mount it with `:ro`, or make a volume for many writers with `offleash volume create --shared`"
                     .to_owned()

@@ -18,6 +18,7 @@ mod content;
 mod error;
 mod record;
 mod transfer;
+mod uploads;
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -52,6 +53,8 @@ const OLD: &str = ".old-";
 pub const LOCAL_OWNER: &str = "local";
 /// How many volumes there can be in one state directory: lists read the record of each.
 pub const MAX_VOLUMES: usize = 4096;
+/// How many of them can be one key's. What no key has, the owner of the machine may make until there are [`MAX_VOLUMES`].
+const MAX_VOLUMES_OF_KEY: usize = 256;
 /// How often a lock is tried that somebody may have for a moment only, to look whether anybody has it.
 const TRIES: usize = 10;
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
@@ -111,14 +114,12 @@ impl VolumeStore {
     /// Makes a volume. It is there as a whole or not at all.
     ///
     /// # Errors
-    /// `Exists` for a name that the owner has given before, `Quota`, `TooMany`; when it cannot be made.
+    /// `Exists` for a name that the owner has given before, `Quota`, `TooMany`, `TooManyOfKey`; when it cannot be made.
     pub fn create(&self, new: NewVolume) -> Result<VolumeRecord, VolumeError> {
         check_quota(&new.quota)?;
         let _naming = self.naming()?;
         let records = self.records()?;
-        if records.len() >= MAX_VOLUMES {
-            return Err(VolumeError::TooMany { most: MAX_VOLUMES });
-        }
+        check_count(&records, &new.owner)?;
         if records
             .iter()
             .any(|other| (&other.owner, &other.name) == (&new.owner, &new.name))
@@ -165,10 +166,24 @@ impl VolumeStore {
             return is_theirs.then_some(record).ok_or_else(missing);
         }
         let name: VolumeName = which.parse()?;
-        let owner = owner.unwrap_or(LOCAL_OWNER);
-        let mut records = self.records()?.into_iter();
-        let found = records.find(|record| record.owner == owner && record.name == name);
-        found.ok_or_else(missing)
+        let records = self.records()?;
+        let own = owner.unwrap_or(LOCAL_OWNER);
+        let mut called = records.into_iter().filter(|record| record.name == name);
+        let mut others = Vec::new();
+        match called.find(|record| {
+            record.owner == own || {
+                others.push(record.id.to_string());
+                false
+            }
+        }) {
+            Some(found) => Ok(found),
+            // Who owns the machine may know of those of keys.
+            None if owner.is_none() && !others.is_empty() => Err(VolumeError::OfKeys {
+                name: which.to_owned(),
+                ids: others,
+            }),
+            None => Err(missing()),
+        }
     }
 
     /// Keeps a volume in place and says what it is.
@@ -202,6 +217,25 @@ impl VolumeStore {
         })
     }
 
+    /// Changes how much a volume may hold. Sandboxes that have it keep what they were started with.
+    ///
+    /// # Errors
+    /// `Missing`, `Quota`; when its record cannot be written.
+    pub fn resize(&self, owner: Option<&str>, which: &str, quota: VolumeQuota) -> Result<VolumeRecord, VolumeError> {
+        check_quota(&quota)?;
+        let _naming = self.naming()?;
+        let mut record = self.find(owner, which)?;
+        record.quota = quota;
+        let path = self.path.join(record.id.as_str());
+        let (new, written) = (path.join(record::NEW_RECORD), path.join(record::RECORD));
+        // What somebody left who was killed.
+        let _removed = fs::remove_file(&new);
+        record.write(&new).tried("writing", &new)?;
+        fs::rename(&new, &written).tried("naming", &written)?;
+        sync(&path)?;
+        Ok(record)
+    }
+
     /// Takes a volume away unless it is in use. What was taken is to be removed.
     ///
     /// # Errors
@@ -216,6 +250,7 @@ impl VolumeStore {
         if !lock_alone(&opened).tried("locking", &path)? {
             return Err(VolumeError::InUse {
                 name: record.name.to_string(),
+                sandboxes: Vec::new(),
             });
         }
         let gone = self.path.join(format!("{OLD}{}", record.id));
@@ -403,6 +438,20 @@ fn give_away(data: &Path) -> io::Result<VolumeOwners> {
     })
 }
 
+/// That there may be one more, of this owner.
+fn check_count(records: &[VolumeRecord], owner: &str) -> Result<(), VolumeError> {
+    if records.len() >= MAX_VOLUMES {
+        return Err(VolumeError::TooMany { most: MAX_VOLUMES });
+    }
+    let of_owner = records.iter().filter(|record| record.owner == owner).count();
+    match owner != LOCAL_OWNER && of_owner >= MAX_VOLUMES_OF_KEY {
+        true => Err(VolumeError::TooManyOfKey {
+            most: MAX_VOLUMES_OF_KEY,
+        }),
+        false => Ok(()),
+    }
+}
+
 fn check_quota(quota: &VolumeQuota) -> Result<(), VolumeError> {
     let wrong = |what, why| Err(VolumeError::Quota { what, why });
     let least = VolumeQuota::LEAST;
@@ -435,6 +484,7 @@ fn take_writer(directory: &OwnedFd, record: &VolumeRecord) -> Result<OwnedFd, Vo
         Ok(()) => Ok(writer),
         Err(Errno::WOULDBLOCK) => Err(VolumeError::HasWriter {
             name: record.name.to_string(),
+            sandboxes: Vec::new(),
         }),
         Err(error) => Err(FileError::new("locking", WRITER, error).into()),
     }
@@ -500,3 +550,5 @@ fn is_at(opened: &OwnedFd, path: &Path) -> Result<bool, Errno> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod transfer_tests;

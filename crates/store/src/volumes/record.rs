@@ -12,6 +12,8 @@ use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 pub(super) const RECORD: &str = "volume.json";
+/// One that is being written, before it takes the other's place.
+pub(super) const NEW_RECORD: &str = "volume.json.new";
 /// The form of [`VolumeRecord`]; another one is not understood.
 const VERSION: u32 = 1;
 /// Longest record, bytes.

@@ -9,7 +9,7 @@ use super::*;
 use crate::HostIdentity;
 use crate::testing::is_root;
 
-fn store(directory: &Path) -> VolumeStore {
+pub(super) fn store(directory: &Path) -> VolumeStore {
     let state = StateDirectory::open(Some(&directory.join("state")), &HostIdentity::of_this_process()).unwrap();
     state.volumes().unwrap()
 }
@@ -27,24 +27,24 @@ fn key(name: &str) -> VolumeKey {
     VolumeKey::Name(name.parse().unwrap())
 }
 
-fn path(text: &str) -> VolumePath {
+pub(super) fn path(text: &str) -> VolumePath {
     VolumePath::parse(text.as_bytes()).unwrap()
 }
 
-fn full() -> VolumeError {
+pub(super) fn full() -> VolumeError {
     VolumeError::Full {
         name: "v".to_owned(),
         quota: "little".to_owned(),
     }
 }
 
-const PLENTY: TransferBudget = TransferBudget {
+pub(super) const PLENTY: TransferBudget = TransferBudget {
     bytes: 1 << 30,
     entries: 1 << 20,
 };
 
 /// A volume `v`, held to be read.
-fn held(directory: &Path) -> HeldVolume {
+pub(super) fn held(directory: &Path) -> HeldVolume {
     let store = store(directory);
     store.create(new("v", LOCAL_OWNER)).unwrap();
     store.hold(&key("v"), MountAccess::Ro).unwrap()
@@ -386,6 +386,81 @@ fn a_file_that_is_too_large_or_never_finished_is_not_there() {
 }
 
 #[test]
+fn files_that_are_written_at_once_share_the_room() {
+    let directory = tempfile::tempdir().unwrap();
+    let held = held(directory.path());
+    let begin = |name: &str| held.content().unwrap().write(path(name), false, 10, full()).unwrap();
+    let (mut one, mut other) = (begin("one"), begin("other"));
+    one.write(b"123456").unwrap();
+    assert!(matches!(other.write(b"12345"), Err(VolumeError::Full { .. })));
+    other.write(b"1234").unwrap();
+    drop(one);
+    other.write(b"567890").unwrap();
+    other.finish(EntryOwner::default()).unwrap();
+    begin("next").write(b"1234567890").unwrap();
+}
+
+#[test]
+fn no_key_uses_up_what_others_may_make() {
+    let record = |owner: &str| {
+        let owners = VolumeOwners::Single { uid: 1, gid: 1 };
+        VolumeRecord::new(new("v", owner), VolumeId::from_random(1), owners).unwrap()
+    };
+    let mut records = vec![record("key"); MAX_VOLUMES_OF_KEY - 1];
+    check_count(&records, "key").unwrap();
+    records.push(record("key"));
+    let error = check_count(&records, "key").unwrap_err();
+    assert!(matches!(error, VolumeError::TooManyOfKey { .. }), "{error:?}");
+    assert_eq!(error.kind(), ErrorKind::Exhausted);
+    check_count(&records, "other").unwrap();
+    records.extend(vec![record(LOCAL_OWNER); MAX_VOLUMES - MAX_VOLUMES_OF_KEY - 1]);
+    check_count(&records, LOCAL_OWNER).unwrap();
+    records.push(record(LOCAL_OWNER));
+    let error = check_count(&records, "other").unwrap_err();
+    assert!(matches!(error, VolumeError::TooMany { .. }), "{error:?}");
+}
+
+#[test]
+fn a_volume_of_a_key_is_found_by_its_id_and_named_to_who_owns_the_machine() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
+    let id = store.create(new("v", "key")).unwrap().id;
+    assert_eq!(store.find(None, id.as_str()).unwrap().owner, "key");
+    let error = store.find(None, "v").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!("no volume of yours is called `v`, but of keys: {id}")
+    );
+    let error = store.find(Some("other"), "v").unwrap_err();
+    assert!(matches!(error, VolumeError::Missing { .. }), "{error:?}");
+    store.create(new("v", LOCAL_OWNER)).unwrap();
+    assert_eq!(store.find(None, "v").unwrap().owner, LOCAL_OWNER);
+}
+
+#[test]
+fn a_quota_is_changed_for_who_comes_next() {
+    let directory = tempfile::tempdir().unwrap();
+    let held = held(directory.path());
+    let store = store(directory.path());
+    let quota = VolumeQuota {
+        bytes: Bytes(64 << 20),
+        inodes: 1_000,
+    };
+    fs::write(held.data().with_file_name("volume.json.new"), "half").unwrap();
+    assert_eq!(store.resize(None, "v", quota).unwrap().quota, quota);
+    assert_ne!(held.record().quota, quota);
+    let again = store.hold(&key("v"), MountAccess::Ro).unwrap();
+    assert_eq!(again.record().quota, quota);
+    assert!(again.record().token.is(held.record().token.reveal()));
+    let little = VolumeQuota {
+        bytes: Bytes(1),
+        ..quota
+    };
+    let error = store.resize(None, "v", little).unwrap_err();
+    assert!(matches!(error, VolumeError::Quota { .. }), "{error:?}");
+}
+
+#[test]
 fn what_a_writer_that_died_left_is_removed_once_nobody_has_the_volume() {
     let directory = tempfile::tempdir().unwrap();
     let held = held(directory.path());
@@ -396,107 +471,4 @@ fn what_a_writer_that_died_left_is_removed_once_nobody_has_the_volume() {
     drop(held);
     store(directory.path()).clear_incoming().unwrap();
     assert!(!left.exists());
-}
-
-#[test]
-fn trees_are_copied_in_and_out_without_what_leads_out() {
-    let directory = tempfile::tempdir().unwrap();
-    let held = held(directory.path());
-    let source = directory.path().join("source");
-    fs::create_dir_all(source.join("a/b")).unwrap();
-    fs::write(source.join("a/b/f"), "text").unwrap();
-    fs::set_permissions(source.join("a/b/f"), fs::Permissions::from_mode(0o4750)).unwrap();
-    symlink("b/f", source.join("a/inner")).unwrap();
-    symlink("/etc/passwd", source.join("absolute")).unwrap();
-    symlink("a/../../up", source.join("above")).unwrap();
-    let content = held.content().unwrap();
-    let report = copy_in(&source, &content, &path("copy"), PLENTY, full).unwrap();
-    assert_eq!(
-        (report.files, report.directories, report.links, report.bytes),
-        (1, 3, 3, 4)
-    );
-    let file = fs::metadata(held.data().join("copy/a/b/f")).unwrap();
-    assert_eq!(file.mode() & 0o7777, 0o750, "no set-user-id");
-    let owner = held.record().owners.outside((1000, 1000)).unwrap();
-    assert_eq!((file.uid(), file.gid()), owner);
-    let out = directory.path().join("out");
-    let report = copy_out(&content, &path("copy"), &out, PLENTY, full).unwrap();
-    assert_eq!((report.files, report.links, report.left_out_count), (1, 1, 2));
-    assert_eq!(fs::read_to_string(out.join("a/inner")).unwrap(), "text");
-    assert!(fs::symlink_metadata(out.join("absolute")).is_err());
-    assert!(fs::symlink_metadata(out.join("above")).is_err());
-    // Again, over what is there.
-    copy_out(&content, &path("copy"), &out, PLENTY, full).unwrap();
-    let little = TransferBudget { bytes: 3, ..PLENTY };
-    assert!(matches!(
-        copy_in(&source, &content, &path("more"), little, full),
-        Err(VolumeError::Full { .. })
-    ));
-    let few = TransferBudget { entries: 2, ..PLENTY };
-    assert!(matches!(
-        copy_in(&source, &content, &path("few"), few, full),
-        Err(VolumeError::Full { .. })
-    ));
-}
-
-#[test]
-fn a_link_in_the_way_of_a_copy_is_not_followed() {
-    let directory = tempfile::tempdir().unwrap();
-    let held = held(directory.path());
-    let source = directory.path().join("source");
-    fs::create_dir_all(source.join("a")).unwrap();
-    fs::write(source.join("a/f"), "text").unwrap();
-    let outside = directory.path().join("outside");
-    fs::create_dir(&outside).unwrap();
-    // What a sandbox has put where the host makes a directory, and where it writes a file.
-    fs::create_dir(held.data().join("one")).unwrap();
-    symlink(&outside, held.data().join("one/a")).unwrap();
-    let content = held.content().unwrap();
-    let error = copy_in(&source, &content, &path("one"), PLENTY, full).unwrap_err();
-    assert!(matches!(error, VolumeError::OtherKind { .. }), "{error:?}");
-    fs::create_dir_all(held.data().join("two/a")).unwrap();
-    symlink(outside.join("f"), held.data().join("two/a/f")).unwrap();
-    copy_in(&source, &content, &path("two"), PLENTY, full).unwrap();
-    assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
-    assert!(copy_out(&content, &path("one/a/x"), &directory.path().join("x"), PLENTY, full).is_err());
-}
-
-/// A sandbox swaps a directory for a link, again and again, while the host copies: what comes out is never from outside.
-#[test]
-fn a_directory_that_becomes_a_link_meanwhile_leads_nowhere() {
-    let directory = tempfile::tempdir().unwrap();
-    let held = held(directory.path());
-    let outside = directory.path().join("outside");
-    fs::create_dir(&outside).unwrap();
-    fs::write(outside.join("f"), "secret").unwrap();
-    let data = held.data();
-    fs::create_dir(data.join("d")).unwrap();
-    fs::write(data.join("d/f"), "own").unwrap();
-    symlink(&outside, data.join("link")).unwrap();
-    let is_over = std::sync::atomic::AtomicBool::new(false);
-    let order = std::sync::atomic::Ordering::Relaxed;
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_over.load(order) {
-                let exchange = RenameFlags::EXCHANGE;
-                let here = rustix::fs::CWD;
-                rustix::fs::renameat_with(here, data.join("d"), here, data.join("link"), exchange).unwrap();
-            }
-        });
-        let content = held.content().unwrap();
-        for number in 0..200 {
-            let out = directory.path().join(format!("out-{number}"));
-            // It may fail as changed.
-            let _copied = copy_out(&content, &path("/"), &out, PLENTY, full);
-            for name in ["d/f", "link/f"] {
-                if let Ok(text) = fs::read_to_string(out.join(name)) {
-                    assert_eq!(text, "own");
-                }
-            }
-            if let Ok((file, _)) = content.read(&path("d/f")) {
-                assert_eq!(std::io::read_to_string(file).unwrap(), "own");
-            }
-        }
-        is_over.store(true, order);
-    });
 }

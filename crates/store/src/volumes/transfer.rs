@@ -6,8 +6,10 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
@@ -16,8 +18,10 @@ use rustix::io::Errno;
 use super::content::{VolumeContent, VolumePath, at, other_kind, too_large};
 use super::error::VolumeError;
 use super::record::VolumeOwners;
+use crate::copy::next_data;
 use crate::failure::FailedCall;
 use crate::node::NodeKind;
+use crate::removal::remove_tree;
 use crate::tree::{TreeRoot, entries_in, node_at, stat_at};
 
 /// How many directories in one another are copied.
@@ -46,7 +50,7 @@ pub struct TransferReport {
     pub directories: u64,
     /// Symbolic links.
     pub links: u64,
-    /// Bytes of files.
+    /// Bytes of files, without holes.
     pub bytes: u64,
     /// What was left out, with the reason; some of it.
     pub left_out: Vec<(PathBuf, &'static str)>,
@@ -57,7 +61,8 @@ pub struct TransferReport {
 /// Copies what the host has at `source`, which no link leads to, into the volume as `target`; its parent is there.
 ///
 /// # Errors
-/// `full` when there is no room; `NoEntry`, `OtherKind`, `TooLarge`, `Changed`; what was copied until then stays.
+/// `full` when there is no room; `NoEntry`, `OtherKind`, `TooLarge`, `Changed`. Where there was nothing there is nothing then; what
+/// was copied into a directory that was there stays.
 pub fn copy_in(
     source: &Path,
     content: &VolumeContent,
@@ -146,6 +151,20 @@ impl<'a> Transfer<'a> {
     }
 
     fn run(mut self, source: &Path, target: &Path) -> Result<TransferReport, VolumeError> {
+        let shown = parsed(target)?;
+        let is_new = self.into.tree.node(target).map_err(at("examining", &shown))?.is_none();
+        let copied = self.copy_all(source, target);
+        if copied.is_err()
+            && is_new
+            && let Ok((parent, name)) = self.into.tree.parent(target)
+        {
+            // The first failure is what is told.
+            let _removed = remove_tree(&parent, name);
+        }
+        copied.map(|()| self.report)
+    }
+
+    fn copy_all(&mut self, source: &Path, target: &Path) -> Result<(), VolumeError> {
         let mut todo = vec![(PathBuf::new(), 0)];
         // Modes of directories that forbid to write come last.
         let mut modes = Vec::new();
@@ -188,7 +207,7 @@ impl<'a> Transfer<'a> {
             crate::tree::chmod(&place, mode & MODE_BITS | 0o700)
                 .map_err(at("changing the mode of", &parsed(&path)?))?;
         }
-        Ok(self.report)
+        Ok(())
     }
 
     fn leave_out(&mut self, path: PathBuf, why: &'static str) {
@@ -227,7 +246,7 @@ impl<'a> Transfer<'a> {
     }
 
     fn file(&mut self, from: &Path, to: &Path, shown: &VolumePath) -> Result<(), VolumeError> {
-        let mut source = match self.from.file(from) {
+        let source = match self.from.file(from) {
             // It is no file any more.
             Err(Errno::INVAL | Errno::LOOP) => return Err(VolumeError::Changed { path: shown.shown() }),
             opened => opened.map_err(at("opening", shown))?,
@@ -244,8 +263,8 @@ impl<'a> Transfer<'a> {
         let new = format!(".offleash-{random:032x}");
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let made = rustix::fs::openat(staging, &*new, flags, Mode::RUSR | Mode::WUSR).tried("creating", to)?;
-        let mut made = File::from(made);
-        let copied = self.contents(&mut source, &mut made, shown).and_then(|()| {
+        let made = File::from(made);
+        let copied = self.contents(&source, &made, shown).and_then(|()| {
             if let Some((uid, gid)) = self.into.owner {
                 let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
                 rustix::fs::fchown(&made, uid, gid).tried("giving away", to)?;
@@ -262,10 +281,27 @@ impl<'a> Transfer<'a> {
         Ok(())
     }
 
-    fn contents(&mut self, from: &mut File, to: &mut File, shown: &VolumePath) -> Result<(), VolumeError> {
+    /// Copies what is in a file; holes stay holes, and what is behind its end by now comes, too.
+    fn contents(&mut self, from: &File, to: &File, shown: &VolumePath) -> Result<(), VolumeError> {
+        let size = from.metadata().tried("examining", shown.as_path())?.len();
+        to.set_len(size).tried("writing", shown.as_path())?;
+        let mut done = 0;
+        while done < size {
+            let data = next_data(from, done, size).tried("reading", shown.as_path())?;
+            let Some((start, end)) = data else { break };
+            self.range(from, to, start..end, shown)?;
+            done = end;
+        }
+        // Of files whose size says nothing this is all.
+        self.range(from, to, size..u64::MAX, shown)
+    }
+
+    fn range(&mut self, from: &File, to: &File, range: Range<u64>, shown: &VolumePath) -> Result<(), VolumeError> {
         let mut buffer = vec![0; BUFFER];
-        loop {
-            let read = match from.read(&mut buffer) {
+        let mut place = range.start;
+        while place < range.end {
+            let most = usize::try_from(range.end - place).unwrap_or(BUFFER).min(BUFFER);
+            let read = match from.read_at(&mut buffer[..most], place) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 read => read.tried("reading", shown.as_path())?,
             };
@@ -274,9 +310,12 @@ impl<'a> Transfer<'a> {
             }
             let length = u64::try_from(read).unwrap_or(u64::MAX);
             self.budget.bytes = self.budget.bytes.checked_sub(length).ok_or_else(self.full)?;
-            to.write_all(&buffer[..read]).tried("writing", shown.as_path())?;
+            to.write_all_at(&buffer[..read], place)
+                .tried("writing", shown.as_path())?;
             self.report.bytes += length;
+            place += length;
         }
+        Ok(())
     }
 
     fn link(&mut self, target: &Path, to: &Path) -> Result<(), VolumeError> {

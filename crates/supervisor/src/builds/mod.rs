@@ -64,7 +64,7 @@ pub struct BuildContext {
 /// The calling process must have one thread. It queues the signals that would end it, and ends the build by them.
 ///
 /// # Errors
-/// `Building`, `Step`, `Build`, `TooLarge`, `Interrupted`, `Sandbox`, `OverHost`, `Missing`, `NoContext`; when the state
+/// `Plan`, `Building`, `Step`, `Build`, `TooLarge`, `Interrupted`, `Sandbox`, `OverHost`, `Missing`, `NoContext`; when the state
 /// directory cannot be used. Steps before the one that failed are kept for the next build; nothing of that one is, and the
 /// template from before is as it was.
 pub fn build(
@@ -72,6 +72,7 @@ pub fn build(
     build: &ImageBuild,
     progress: &mut dyn Progress,
 ) -> Result<TemplateRecord, TemplateError> {
+    build.plan.check()?;
     let templates = state.templates()?;
     remove_abandoned(&templates);
     let store = ImageStore::open(state)?;
@@ -84,13 +85,7 @@ pub fn build(
     let built = BuildExecutor::new(state.path(), &store, build, scratch.clone())
         .and_then(|executor| executor.carry_out(&kept, progress))
         .and_then(|built| {
-            let mut record = TemplateRecord::new(build.name.clone(), build.recipe.clone(), String::new(), built.ids);
-            let listing = store.inspect(&built.digest.to_string())?;
-            if let Some((_, report)) = listing.unpacked.last() {
-                record.bytes = report.bytes;
-                record.files = report.entries;
-            }
-            record.image = Some(TemplateImage {
+            let image = TemplateImage {
                 digest: built.digest.to_string(),
                 from: build
                     .plan
@@ -99,15 +94,48 @@ pub fn build(
                     .map(|stage| stage.base.to_string())
                     .unwrap_or_default(),
                 steps: built.steps,
-            });
-            Ok(new.commit(record)?)
+            };
+            if let Some(same) = same_build(&templates, build, &image, built.ids) {
+                return Ok(BuildOutcome::Unchanged(same));
+            }
+            let mut record = TemplateRecord::new(build.name.clone(), build.recipe.clone(), String::new(), built.ids);
+            let listing = store.inspect(&image.digest)?;
+            if let Some((_, report)) = listing.unpacked.last() {
+                record.bytes = report.bytes;
+                record.files = report.entries;
+            }
+            record.image = Some(image);
+            Ok(BuildOutcome::New(new.commit(record)?))
         });
-    if built.is_err() {
+    if !matches!(built, Ok(BuildOutcome::New(_))) {
         // The first failure is what is told; what stays goes with the next build.
         let _forgotten = store.forget_kept(&kept);
         let _removed = remove_layer(&scratch).map(|()| scratch.parent().map(remove_directory));
     }
-    built
+    built.map(|built| match built {
+        BuildOutcome::New(record) | BuildOutcome::Unchanged(record) => record,
+    })
+}
+
+/// What a build came to.
+enum BuildOutcome {
+    New(TemplateRecord),
+    /// The template that was there is the same; what lies over it goes on.
+    Unchanged(TemplateRecord),
+}
+
+/// The template that there is, if it is just what was built now.
+fn same_build(
+    templates: &TemplateStore,
+    build: &ImageBuild,
+    image: &TemplateImage,
+    ids: IdChoice,
+) -> Option<TemplateRecord> {
+    // One that cannot be read is replaced.
+    let held = templates.hold(&build.name).ok()??;
+    let record = held.record();
+    let is_same = record.image.as_ref() == Some(image) && record.ids == ids && record.recipe == build.recipe;
+    is_same.then(|| record.clone())
 }
 
 /// The variables of a base that is here.

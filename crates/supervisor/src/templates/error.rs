@@ -1,5 +1,6 @@
 //! Why a template cannot be used or built.
 
+use offleash_core::build::BuildTooLarge;
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::network::PatternError;
 use offleash_core::template::TemplateName;
@@ -92,6 +93,9 @@ pub enum TemplateError {
         /// Which step.
         step: String,
     },
+    /// More stages or steps than a build may have.
+    #[error(transparent)]
+    Plan(#[from] BuildTooLarge),
     /// A plan without a stage, or that names one that is not before.
     #[error("the build names a stage that is not there")]
     NoStage,
@@ -135,7 +139,7 @@ impl Explained for TemplateError {
             Self::OverHost { .. } => ErrorKind::Unsupported,
             Self::Build { source, .. } | Self::Image(source) => source.kind(),
             Self::NoSuperuser => ErrorKind::Unsupported,
-            Self::TooLarge { .. } => ErrorKind::Exhausted,
+            Self::TooLarge { .. } | Self::Plan(_) => ErrorKind::Exhausted,
             Self::Step { .. } | Self::Interrupted => ErrorKind::Unavailable,
             Self::Host { .. } => ErrorKind::Internal,
             Self::Recipe(source) => source.kind(),
@@ -170,6 +174,7 @@ impl Explained for TemplateError {
             }
             Self::TooLarge { .. } => "raise it with `--disk`, or leave something out".to_owned(),
             Self::Step { hint, .. } => return hint.clone(),
+            Self::Plan(_) => "put some of it into a template of its own, and begin with that".to_owned(),
             Self::Interrupted | Self::NoStage => return None,
             Self::Build { source, .. } | Self::Image(source) => return source.hint(),
             Self::OverHost { .. } => "build it from an image: `offleash template build --name NAME --from IMAGE …`".to_owned(),

@@ -187,6 +187,19 @@ tables! {
     }
 }
 
+/// Every table that the file can have.
+pub(super) const TABLES: [&str; 9] = [
+    "sandboxes",
+    "limits",
+    "max_limits",
+    "admission",
+    "pool",
+    "zygotes",
+    "snapshots",
+    "templates",
+    "images",
+];
+
 /// The tables of the file, each read by itself so that unknown keys are refused in all.
 #[derive(Debug, Default)]
 pub(super) struct Tables {

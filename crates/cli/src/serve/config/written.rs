@@ -7,7 +7,7 @@ use offleash_core::policy::PolicyError;
 use offleash_core::text::Text;
 use toml::de::{DeTable, DeValue};
 
-use super::keys::Tables;
+use super::keys::{TABLES, Tables};
 use crate::failure::Failure;
 
 /// What to do about most of what is wrong.
@@ -110,10 +110,23 @@ impl Written {
         let within = |place: &&Place| place.name.contains(&start) || place.value.contains(&start);
         let places = self.places.iter().filter(within);
         let message = match places.max_by_key(|place| place.key.len()) {
+            Some(place) if self.is_unknown_table(place) => {
+                let tables = TABLES.map(|name| format!("`[{name}]`")).join(", ");
+                format!(
+                    "{key}: unknown field `{key}`, expected one of the tables {tables}",
+                    key = place.key.escape_debug()
+                )
+            }
             Some(place) => format!("{}: {}", place.key, error.message()),
             None => error.message().to_owned(),
         };
         self.at(start, &message, HINT)
+    }
+
+    /// Whether a key is written as a table, and there is none of that name.
+    fn is_unknown_table(&self, place: &Place) -> bool {
+        let is_header = self.text[..place.name.start].trim_end().ends_with('[');
+        is_header && !place.key.contains('.') && !TABLES.contains(&place.key.as_str())
     }
 
     /// What is wrong, where it stands; with a key that is not written, where the next table around it does.
