@@ -29,7 +29,8 @@ pub(crate) use learn::LearnArgs;
 pub(crate) use limits::LimitArgs;
 pub(crate) use network::NetworkArgs;
 pub(crate) use remote::{
-    CpArgs, CreateArgs, ExecArgs, ForkArgs, IdsArgs, LogsArgs, LsArgs, PortArgs, ResumeArgs, RmArgs, StatsArgs,
+    CpArgs, CreateArgs, ExecArgs, ForkArgs, IdsArgs, LogsArgs, LsArgs, PauseArgs, PortArgs, ResumeArgs, RmArgs,
+    StatsArgs,
 };
 pub(crate) use serve::{KeyCommand, KeyCreateArgs, KeyRemoveArgs, ListenAt, LogArg, ServeArgs};
 pub(crate) use snapshot::{
@@ -111,7 +112,7 @@ pub(crate) enum Command {
     /// Show what sandboxes of the daemon use.
     Stats(StatsArgs),
     /// Pause sandboxes of the daemon.
-    Pause(IdsArgs),
+    Pause(PauseArgs),
     /// Continue sandboxes of the daemon.
     Resume(ResumeArgs),
     /// Make sandboxes in the daemon with the files of one that runs, and print their ids.

@@ -18,12 +18,13 @@ use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::id::SandboxName;
 use offleash_core::text::Text;
 use offleash_core::units::Millis;
-use offleash_daemon::NAME_LABEL;
+use offleash_daemon::{NAME_LABEL, PauseMode};
 use offleash_store::{HostIdentity, StateDirectory};
 use serde_json::{Map, Value, json};
 
 use crate::args::{
-    CpArgs, CreateArgs, ExecArgs, ForkArgs, IdsArgs, LogsArgs, LsArgs, PortArgs, ResumeArgs, RmArgs, StatsArgs,
+    CpArgs, CreateArgs, ExecArgs, ForkArgs, IdsArgs, LogsArgs, LsArgs, PauseArgs, PortArgs, ResumeArgs, RmArgs,
+    StatsArgs,
 };
 use crate::failure::Failure;
 use crate::terminal;
@@ -155,6 +156,10 @@ pub(crate) fn inspect(arguments: &IdsArgs, state: Option<&Path>) -> Result<ExitC
             detail["notEnforced"] = native["not_enforced"].clone();
             detail["interpreter"] = native["interpreter"].clone();
             detail["forkOf"] = native["fork_of"].clone();
+            detail["asleep"] = native["asleep"].clone();
+            for (name, value) in native["lifecycle"].as_object().into_iter().flatten() {
+                detail["lifecycle"][name] = value.clone();
+            }
         }
         // It opens the sandbox, and what is inspected is pasted into reports.
         if let Some(fields) = detail.as_object_mut() {
@@ -222,13 +227,16 @@ fn mebibytes(bytes: u64) -> String {
     format!("{} MiB", bytes.div_ceil(1 << 20))
 }
 
-pub(crate) fn pause(arguments: &IdsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+/// What a pause keeps, or with what it is gone on.
+fn mode(no_memory: bool) -> &'static str {
+    PauseMode::of_memory(!no_memory).as_str()
+}
+
+pub(crate) fn pause(arguments: &PauseArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     let client = client(state)?;
     each(&client, &arguments.ids, |id| {
-        client.known(
-            id,
-            client.post(&format!("/sandboxes/{}/pause", encoded(id)), &json!({})),
-        )?;
+        let path = format!("/v1/sandboxes/{}/pause", encoded(id));
+        client.known(id, client.post(&path, &json!({ "mode": mode(arguments.no_memory) })))?;
         Ok(())
     })
 }
@@ -236,7 +244,7 @@ pub(crate) fn pause(arguments: &IdsArgs, state: Option<&Path>) -> Result<ExitCod
 pub(crate) fn resume(arguments: &ResumeArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     let client = client(state)?;
     let timeout = arguments.timeout.as_ref().map(|text| seconds("--timeout", text));
-    let body = json!({ "timeout_seconds": timeout.transpose()? });
+    let body = json!({ "timeout_seconds": timeout.transpose()?, "mode": mode(arguments.no_memory) });
     each(&client, &arguments.ids, |id| {
         let path = format!("/v1/sandboxes/{}/resume", encoded(id));
         client.known(id, client.post(&path, &body))?;

@@ -126,7 +126,7 @@ pub(crate) fn find_image(spec: &mut SandboxSpec, state: Option<&Path>) -> Result
         return Ok(());
     };
     if let Some(state) = open_existing_state(state)?
-        && let Some(image) = templates::image_root(state.path(), name)?
+        && let Some(image) = templates::image_root(state.path(), name, None)?
     {
         spec.root = RootChoice::Image(Box::new(image));
     }

@@ -43,6 +43,8 @@ mod routes;
 mod sandboxes;
 #[path = "api/server.rs"]
 mod server;
+#[path = "api/sleeps.rs"]
+mod sleeps;
 #[path = "api/templates.rs"]
 mod templates;
 #[path = "api/verbs.rs"]

@@ -37,6 +37,8 @@ mod pauses;
 mod pools;
 #[path = "daemon/restarts.rs"]
 mod restarts;
+#[path = "daemon/sleeps.rs"]
+mod sleeps;
 #[path = "daemon/snapshots.rs"]
 mod snapshots;
 #[path = "daemon/volumes.rs"]

@@ -7,6 +7,7 @@
 
 pub mod build;
 pub mod command;
+pub mod command_trigger;
 pub mod env;
 pub mod error;
 pub mod exec;

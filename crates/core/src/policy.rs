@@ -14,6 +14,7 @@ use serde::de::{self, Deserializer, Visitor};
 use toml::Spanned;
 
 use crate::command::CommandRules;
+use crate::command_trigger::CommandTrigger;
 use crate::env::EnvRules;
 use crate::level::{DegradeMode, Level, LevelChoice};
 use crate::limits::{LimitName, Limits};
@@ -22,7 +23,7 @@ use crate::spec::{
     IdChoice, MAX_WARM, MountAccess, MountSpec, NetworkSpec, SandboxSpec, TmpfsSpec, VolumeMount, WorkspaceMode,
 };
 use crate::text::Text;
-use crate::units::Bytes;
+use crate::units::{Bytes, Millis};
 use crate::volume::{VolumeKey, VolumeName};
 use crate::written::{self, WrongText, all};
 
@@ -68,6 +69,23 @@ pub struct Policy {
     pub allow_ptrace: Option<bool>,
     /// How many sandboxes wait for later runs.
     pub warm: Option<u8>,
+    /// When sandboxes of a server sleep, and when checkpoints of them are made; of no run.
+    pub lifecycle: LifecyclePolicy,
+}
+
+/// When a sandbox of a server sleeps, and when checkpoints of it are made by themselves.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LifecyclePolicy {
+    /// After how long it sleeps while nobody uses it; zero is never.
+    pub idle: Option<Millis>,
+    /// Whether its sleep keeps memory and processes.
+    pub idle_memory: Option<bool>,
+    /// How often a checkpoint is made; zero is never.
+    pub checkpoint_every: Option<Millis>,
+    /// Commands before which one is made.
+    pub checkpoint_before: Vec<CommandTrigger>,
+    /// How many of those are kept.
+    pub checkpoint_keep: Option<u64>,
 }
 
 /// A workspace mode, or no workspace.
@@ -204,6 +222,36 @@ struct PolicyFile {
     commands: CommandsTable,
     env: EnvTable,
     limits: BTreeMap<LimitKey, Spanned<LimitText>>,
+    lifecycle: LifecycleTable,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+struct LifecycleTable {
+    idle: Option<Spanned<String>>,
+    idle_memory: Option<bool>,
+    checkpoint_every: Option<Spanned<String>>,
+    checkpoint_before: Vec<Spanned<String>>,
+    checkpoint_keep: Option<Spanned<i64>>,
+}
+
+impl LifecycleTable {
+    fn into_policy(self) -> Result<LifecyclePolicy, WrongText> {
+        let keep = self.checkpoint_keep.map(|keep| {
+            let wrong = (keep.span().start, "it is a number from 1 on".to_owned());
+            u64::try_from(keep.into_inner())
+                .ok()
+                .filter(|keep| *keep > 0)
+                .ok_or(wrong)
+        });
+        Ok(LifecyclePolicy {
+            idle: self.idle.as_ref().map(written::one).transpose()?,
+            idle_memory: self.idle_memory,
+            checkpoint_every: self.checkpoint_every.as_ref().map(written::one).transpose()?,
+            checkpoint_before: all(&self.checkpoint_before)?,
+            checkpoint_keep: keep.transpose()?,
+        })
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -322,6 +370,7 @@ impl PolicyFile {
             network: self.network.map(NetworkValue::into_spec).transpose()?,
             ids: self.ids,
             allow_ptrace: self.allow_ptrace,
+            lifecycle: self.lifecycle.into_policy()?,
             warm: self.warm.map(warm).transpose()?,
         })
     }

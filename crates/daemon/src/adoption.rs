@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use offleash_core::log_level::LogLevel;
+use offleash_supervisor::clock::now_ms;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -15,6 +16,7 @@ use crate::error::DaemonError;
 use crate::history::EndCause;
 use crate::launch::Process;
 use crate::pool::ReadyPool;
+use crate::putting_away::SandboxKeeper;
 use crate::registry::{Registry, SandboxRow, SandboxState};
 use crate::sandboxes::{SandboxEntry, SandboxTurn};
 use crate::secrets::SecretStore;
@@ -35,6 +37,7 @@ pub(crate) struct SandboxAdoption {
     secrets: Arc<SecretStore>,
     ender: Arc<SandboxEnder>,
     checkpoints: Arc<CheckpointStore>,
+    keeper: Arc<SandboxKeeper>,
 }
 
 impl SandboxAdoption {
@@ -46,6 +49,7 @@ impl SandboxAdoption {
         secrets: Arc<SecretStore>,
         ender: Arc<SandboxEnder>,
         checkpoints: Arc<CheckpointStore>,
+        keeper: Arc<SandboxKeeper>,
     ) -> Self {
         Self {
             core,
@@ -55,6 +59,7 @@ impl SandboxAdoption {
             secrets,
             ender,
             checkpoints,
+            keeper,
         }
     }
 
@@ -95,6 +100,9 @@ impl SandboxAdoption {
         let turn = entry.turn().await;
         if readable && was == SandboxState::Restoring {
             return self.go_on_restoring(&entry, process, &turn).await;
+        }
+        if readable && self.core.host.keeps_files(entry.id()) && is_away(was) {
+            return self.go_on_keeping(&entry, process).await;
         }
         match process.map(|process| process.again().map(|again| (process, again))) {
             Some(Ok((process, watched))) => {
@@ -142,6 +150,20 @@ impl SandboxAdoption {
         }
     }
 
+    /// Takes over a sandbox whose files alone are kept. Where the daemon before was putting it away, or making it again for
+    /// somebody who has not got it, its supervisor is ended.
+    async fn go_on_keeping(&self, entry: &Arc<SandboxEntry>, process: Option<Process>) {
+        match process.map(|process| process.again().map(|again| (process, again))) {
+            Some(Ok((process, watched))) => {
+                self.ender.watch(entry, watched);
+                let _ = process.kill();
+                self.ender.end_supervisor(entry).await;
+            }
+            _ => entry.note_supervisor_ended(),
+        }
+        self.keeper.adopt(entry).await;
+    }
+
     /// Talks to the supervisor, and brings registry and sandbox into agreement. `false` if it cannot be talked to.
     async fn take_over(&self, entry: &Arc<SandboxEntry>) -> bool {
         let hello = match self.core.host.supervisor(entry.id()).hello().await {
@@ -162,8 +184,13 @@ impl SandboxAdoption {
             SandboxState::Running
         };
         if entry.state() != state {
-            let written = self.core.registry.write(entry, None, |row| row.state = state).await;
-            if written.is_err() {
+            // What it had left counts from now on, if it was cut off between the two.
+            let left = entry.specification().left_ms.filter(|_| state == SandboxState::Running);
+            let found = |row: &mut SandboxRow| {
+                row.state = state;
+                row.end_ms = left.map_or(row.end_ms, |left| row.end_ms.max(now_ms().saturating_add(left)));
+            };
+            if self.core.registry.write(entry, None, found).await.is_err() {
                 entry.set_state(state);
             }
         }
@@ -195,4 +222,12 @@ impl SandboxAdoption {
         }
         Ok(())
     }
+}
+
+/// Whether the files of a sandbox in that state may be all that there is of it.
+fn is_away(state: SandboxState) -> bool {
+    matches!(
+        state,
+        SandboxState::PuttingAway | SandboxState::PutAway | SandboxState::Waking
+    )
 }

@@ -1,6 +1,7 @@
 //! What cells of code left in a sandbox, carried to another one: saved into its files, and loaded from the copy.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use offleash_core::error::Explained as _;
 use offleash_core::log_level::LogLevel;
@@ -52,6 +53,23 @@ impl CarriedContexts {
     }
 }
 
+/// How long contexts may take to save what their cells left.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SavePatience {
+    /// For cells that came before.
+    pub(crate) wait: Duration,
+    /// From when it is the turn of one.
+    pub(crate) save: Duration,
+}
+
+impl SavePatience {
+    /// Where a sandbox is about to be paused, or is and shall not move for long.
+    pub(crate) const SHORT: Self = Self {
+        wait: Duration::from_secs(2),
+        save: Duration::from_secs(20),
+    };
+}
+
 /// Carries contexts of code from one sandbox to another.
 #[derive(Debug)]
 pub(crate) struct ContextCarrier {
@@ -72,6 +90,20 @@ impl ContextCarrier {
         source: &SandboxEntry,
         carried: CarriedContexts,
     ) -> Result<Option<HeldContexts>, DaemonError> {
+        let patience = SavePatience {
+            wait: self.config.forks.wait,
+            save: self.config.forks.save,
+        };
+        self.save_within(source, carried, patience).await
+    }
+
+    /// As [`Self::save`], within a time of the caller's.
+    pub(crate) async fn save_within(
+        &self,
+        source: &SandboxEntry,
+        carried: CarriedContexts,
+        patience: SavePatience,
+    ) -> Result<Option<HeldContexts>, DaemonError> {
         let options = SaveOptions {
             skip: match carried {
                 CarriedContexts::All => false,
@@ -87,8 +119,8 @@ impl ContextCarrier {
             .map_err(|error| from_contexts(source, error))?
             .len();
         let options = SaveOptions {
-            wait: self.config.forks.wait,
-            time: self.config.forks.save,
+            wait: patience.wait,
+            time: patience.save,
             bytes: options
                 .bytes
                 .min(self.room(source).await? / u64::try_from(count.max(1)).unwrap_or(u64::MAX)),

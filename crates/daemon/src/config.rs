@@ -11,6 +11,7 @@ use offleash_core::template::{PythonModule, Recipe};
 use offleash_images::{ImagePattern, ImageReference, RegistrySettings};
 use offleash_supervisor::templates::BuildWatcher;
 
+use crate::lifecycle::LifecycleConfig;
 use crate::origin::BASE_TEMPLATE;
 use crate::view::SandboxLimits;
 
@@ -55,6 +56,8 @@ pub struct DaemonConfig {
     pub forks: ForksConfig,
     /// How many snapshots there may be.
     pub snapshots: SnapshotsConfig,
+    /// When sandboxes sleep, and when checkpoints of them are made by themselves.
+    pub lifecycle: LifecycleConfig,
     /// How long the log of a sandbox that has ended can be read.
     pub keep_logs: Duration,
     /// How often use is sampled; not at all if zero.
@@ -280,6 +283,7 @@ impl Default for DaemonConfig {
             zygotes: ZygotesConfig::default(),
             forks: ForksConfig::default(),
             snapshots: SnapshotsConfig::default(),
+            lifecycle: LifecycleConfig::default(),
             keep_logs: Duration::from_secs(24 * 60 * 60),
             sample_every: Duration::from_secs(5),
             templates: TemplatesConfig::default(),

@@ -30,6 +30,7 @@ use crate::filling::PoolFiller;
 use crate::forking::SandboxForker;
 use crate::history::EndCause;
 use crate::host::SandboxHost;
+use crate::idle::IdleWatch;
 use crate::images::ImageService;
 use crate::jobs::JobTracker;
 use crate::key_revocation::KeyRevocation;
@@ -39,6 +40,7 @@ use crate::maintenance::MaintenanceLoop;
 use crate::making::SandboxMaker;
 use crate::origins::OriginFinder;
 use crate::pool::ReadyPool;
+use crate::putting_away::SandboxKeeper;
 use crate::readiness::{ReadinessCheck, ReadinessObstacle};
 use crate::records::SandboxRecords;
 use crate::registry_handle::RegistryHandle;
@@ -46,7 +48,8 @@ use crate::sampling::UsageSampler;
 use crate::sandbox_sources::SandboxSources;
 use crate::sandboxes::SandboxTable;
 use crate::secrets::SecretStore;
-use crate::snapshots::{CheckpointStore, SnapshotStore};
+use crate::snapshots::{AutomaticCheckpoints, CheckpointStore, SnapshotStore};
+use crate::still::StillSources;
 use crate::supervisor_pool::SupervisorPool;
 use crate::template_removal::TemplateRemover;
 use crate::templates::TemplateStore;
@@ -81,6 +84,8 @@ struct DaemonServices {
     forker: Arc<SandboxForker>,
     snapshots: Arc<SnapshotStore>,
     checkpoints: Arc<CheckpointStore>,
+    automatic: Arc<AutomaticCheckpoints>,
+    keeper: Arc<SandboxKeeper>,
     changer: Arc<SandboxChanger>,
     ender: Arc<SandboxEnder>,
     records: SandboxRecords,
@@ -256,19 +261,21 @@ impl DaemonServices {
             Arc::clone(&config),
             Arc::clone(&contexts),
         ));
+        let still = Arc::new(StillSources::new(core.clone(), Arc::clone(&carrier)));
         let snapshots = Arc::new(SnapshotStore::new(
             core.clone(),
             Arc::clone(&config),
             Arc::clone(&admission),
             Arc::clone(&templates),
             Arc::clone(&origins),
-            Arc::clone(&carrier),
+            Arc::clone(&still),
         ));
         let sources = SandboxSources {
             origins: Arc::clone(&origins),
             snapshots: Arc::clone(&snapshots),
             volumes: Arc::clone(&volumes),
-            carrier,
+            carrier: Arc::clone(&carrier),
+            still,
         };
         let creator = Arc::new(SandboxCreator::new(
             core.clone(),
@@ -287,6 +294,16 @@ impl DaemonServices {
             Arc::clone(&maker),
             Arc::clone(&ender),
         ));
+        let keeper = Arc::new(SandboxKeeper::new(
+            core.clone(),
+            Arc::clone(&config),
+            Arc::clone(&admission),
+            Arc::clone(&origins),
+            Arc::clone(&contexts),
+            carrier,
+            Arc::clone(&maker),
+            Arc::clone(&ender),
+        ));
         let checkpoints = Arc::new(CheckpointStore::new(
             core.clone(),
             Arc::clone(&snapshots),
@@ -301,7 +318,9 @@ impl DaemonServices {
             Arc::clone(&admission),
             Arc::clone(&secrets),
             Arc::clone(&ender),
+            Arc::clone(&keeper),
         ));
+        let automatic = Arc::new(AutomaticCheckpoints::new(core.clone(), Arc::clone(&checkpoints)));
         let maintenance = Arc::new(MaintenanceLoop::new(
             core.clone(),
             config.keep_logs,
@@ -314,6 +333,12 @@ impl DaemonServices {
             Arc::clone(&secrets),
             Arc::clone(&ender),
             Arc::clone(&snapshots),
+            Arc::new(IdleWatch::new(
+                core.clone(),
+                Arc::clone(&contexts),
+                Arc::clone(&changer),
+            )),
+            Arc::clone(&automatic),
         ));
         let filler = Arc::new(PoolFiller::new(
             core.clone(),
@@ -343,6 +368,8 @@ impl DaemonServices {
             forker,
             snapshots,
             checkpoints,
+            automatic,
+            keeper,
             changer,
             ender,
             maintenance,
@@ -359,6 +386,7 @@ impl DaemonServices {
             Arc::clone(&self.secrets),
             Arc::clone(&self.ender),
             Arc::clone(&self.checkpoints),
+            Arc::clone(&self.keeper),
         )
     }
 }

@@ -170,7 +170,12 @@ impl SandboxEnder {
         let turn = entry.turn().await;
         let is_anothers = matches!(
             entry.state(),
-            SandboxState::Killing | SandboxState::Creating | SandboxState::Restoring
+            SandboxState::Killing
+                | SandboxState::Creating
+                | SandboxState::Restoring
+                | SandboxState::PuttingAway
+                | SandboxState::PutAway
+                | SandboxState::Waking
         );
         // It may have another one by now.
         if self.core.sandboxes.has(entry) && !is_anothers && entry.has_supervisor_ended() {

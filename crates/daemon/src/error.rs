@@ -13,6 +13,9 @@ use rustix::io::Errno;
 
 use crate::registry::RegistryError;
 
+/// What a key has too many of where no sandbox of it can be put away.
+pub(crate) const PUT_AWAY_QUOTA: &str = "sandboxes paused without memory";
+
 /// Why the daemon does not do what it was asked.
 ///
 /// What `Display` says is meant for the caller and names nothing of the host; sources may, and are for the log.
@@ -410,6 +413,13 @@ impl Explained for DaemonError {
             Self::Full { most } => Some(format!(
                 "`sandboxes.max` of the server's configuration is {most}: raise it, or remove some that `offleash ls` lists"
             )),
+            Self::QuotaExceeded {
+                what: PUT_AWAY_QUOTA, ..
+            } => Some(
+                "remove some of them, or raise `lifecycle.max_put_away` of the server's configuration; without that one may be \
+                 paused with its memory"
+                    .into(),
+            ),
             Self::NotCopied {
                 kind: ErrorKind::Exhausted,
                 ..

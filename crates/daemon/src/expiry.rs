@@ -9,6 +9,7 @@ use offleash_supervisor::clock::{UnixMs, now_ms};
 use crate::daemon_core::DaemonCore;
 use crate::ending::SandboxEnder;
 use crate::history::{EndCause, EventNote};
+use crate::putting_away::PauseReason;
 use crate::registry::{EventKind, SandboxState};
 use crate::sandboxes::SandboxEntry;
 use crate::transitions::SandboxChanger;
@@ -61,7 +62,9 @@ impl SandboxExpiry {
         let timed_out = EventNote::new(EventKind::TimedOut, "its time was up");
         let _ = self.core.registry.apply(timed_out.told(&row).into()).await;
         if row.auto_pause {
-            match self.changer.pause(entry, "because its time was up", &turn).await {
+            let reason = PauseReason::new("because its time was up");
+            let mode = entry.specification().lifecycle.timeout_mode;
+            match self.changer.pause(entry, mode, &reason, &turn).await {
                 Ok(()) => return,
                 Err(error) => {
                     let line = format!("its time is up, and it cannot be paused: {error}; it is killed");

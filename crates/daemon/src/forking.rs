@@ -1,4 +1,4 @@
-//! Forks: new sandboxes whose files begin as a copy of a running one's, at one moment.
+//! Forks: new sandboxes whose files begin as a copy of another one's, at one moment.
 //!
 //! A fork is made as any sandbox is, of the same template and specification, with ids, network, limits and tokens of its
 //! own. What the source has written is copied while nothing in it moves; of several forks the others are copied from the
@@ -33,6 +33,7 @@ use crate::ending::SandboxEnder;
 use crate::error::DaemonError;
 use crate::history::{EndCause, who};
 use crate::jobs::CallerPresence;
+use crate::lifecycle::LifecycleRequest;
 use crate::making::SandboxMaker;
 use crate::random;
 use crate::registry::Change;
@@ -123,7 +124,7 @@ impl SandboxForker {
         }
     }
 
-    /// Makes forks of a running sandbox. Each is made or not: the answer has an entry for each that was asked for.
+    /// Makes forks of a sandbox, running or paused. Each is made or not: the answer has an entry for each that was asked for.
     ///
     /// # Errors
     /// When no fork can be: `NotFound`, `Invalid`, `Conflict` for one that is paused or whose template was built again since,
@@ -228,6 +229,7 @@ impl SandboxForker {
                 secure: row.access_token.is_some(),
                 on_timeout,
                 auto_resume: row.auto_resume,
+                lifecycle: LifecycleRequest::default(),
                 network: network.clone(),
                 volumes: Vec::new(),
                 limits: LimitsRequest {
@@ -244,6 +246,9 @@ impl SandboxForker {
                 zygote: None,
                 volumes: self.sources.volumes.of_fork(specification.volumes.clone()).await?,
                 fork_of: Some(row.id),
+                left_ms: None,
+                asleep: false,
+                saved: Vec::new(),
                 checkpoint: None,
                 level: String::new(),
                 not_enforced: std::collections::BTreeMap::new(),
@@ -280,7 +285,7 @@ impl SandboxForker {
     /// Answers the contexts that saved themselves into it.
     async fn fill(
         &self,
-        source: &SandboxEntry,
+        source: &Arc<SandboxEntry>,
         spec: &CreateSpec,
         forks: &mut [ForkOutcome],
         carried: CarriedContexts,
@@ -292,14 +297,20 @@ impl SandboxForker {
                 None => Ok(Vec::new()),
             };
         };
-        source.check_runs()?;
+        let (still, process) = (&self.sources.still, source.supervisor_process());
+        still.check(source)?;
         // Before its turn: cells may take long, and whoever ends the source meanwhile shall not wait for them. Dropped after
         // it moves again, since a driver that stands still removes no file.
-        let contexts = self.sources.carrier.save(source, carried).await?;
+        let contexts = still.save(source, carried).await?;
         // The place comes before its turn, too, for others may be copied for long.
         let place = self.place().await?;
         let turn = source.turn_soon().await?;
-        source.check_runs()?;
+        if source.supervisor_process() != process {
+            return Err(DaemonError::conflict(
+                source.name(),
+                "was put back, put away or woken meanwhile",
+            ));
+        }
         let network = NetworkSettings {
             named_by_owner: spec.specification.network.named_by_owner,
             ..source.specification().network.clone()
@@ -307,9 +318,8 @@ impl SandboxForker {
         if network != spec.specification.network {
             return Err(DaemonError::conflict(source.name(), "has got other rules meanwhile"));
         }
-        let supervisor = self.core.host.supervisor(source.id());
         let failed = |error| from_supervisor(source, error);
-        let used = supervisor.usage().await.map_err(failed)?.disk_bytes;
+        let used = still.disk_bytes(source).await?;
         let count = u64::try_from(all.len()).unwrap_or(u64::MAX);
         self.admission.check_disk(used.saturating_mul(count))?;
         for entry in &all {
@@ -328,7 +338,7 @@ impl SandboxForker {
             entries: MAX_FILES,
         };
         let (program, time) = (self.core.host.program(), self.config.forks.copy);
-        let held = supervisor.hold_still().await.map_err(failed)?;
+        let held = still.hold(source, &turn).await?;
         let copied = copying::copy(program, &copy_order(source, false, first), time).await;
         let still = held.release().await;
         drop((turn, place));
@@ -347,7 +357,7 @@ impl SandboxForker {
                 *fork = Err(error);
             }
         }
-        Ok(contexts.map(|held| held.contexts().to_vec()).unwrap_or_default())
+        Ok(contexts.saved().to_vec())
     }
 
     /// A place among those that copy at the same time; first come, first served.

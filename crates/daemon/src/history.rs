@@ -38,8 +38,14 @@ impl EventNote {
 
     /// The changes that tell of it.
     pub(crate) fn told(self, row: &SandboxRow) -> [Change; 2] {
+        let detail = matches!(self.kind, EventKind::Paused | EventKind::Resumed).then(|| EventDetail {
+            reason: self.line.clone(),
+            account: None,
+        });
+        // A string: nothing that could fail.
+        let detail = detail.and_then(|detail| serde_json::to_string(&detail).ok());
         [
-            event_of(row, self.kind, None),
+            event_of(row, self.kind, detail),
             line_of(&row.id, now_ms(), LogLevel::Info, self.line),
         ]
     }
@@ -138,14 +144,20 @@ impl SupervisorRemains {
         }
     }
 
+    /// The changes that keep what it wrote of a sandbox that is put away.
+    pub(crate) fn lines(self, row: &SandboxRow) -> Vec<Change> {
+        let surplus = self.lines.len().saturating_sub(KEPT_LINES);
+        let lines = self.lines.into_iter().skip(surplus);
+        lines
+            .map(|noted| line_of(&row.id, noted.at_ms, noted.level(), noted.line))
+            .collect()
+    }
+
     /// The changes that keep it, and tell of the end.
     pub(crate) fn told(self, row: &SandboxRow, cause: EndCause) -> Vec<Change> {
         let cause = cause.with(self.account.as_ref());
-        let surplus = self.lines.len().saturating_sub(KEPT_LINES);
-        let lines = self.lines.into_iter().skip(surplus);
-        let mut changes: Vec<Change> = lines
-            .map(|noted| line_of(&row.id, noted.at_ms, noted.level(), noted.line))
-            .collect();
+        let account = self.account.clone();
+        let mut changes = self.lines(row);
         let level = match cause.kind {
             EventKind::Died => LogLevel::Error,
             _ => LogLevel::Info,
@@ -154,7 +166,7 @@ impl SupervisorRemains {
         changes.push(line_of(&row.id, now_ms(), level, line));
         let detail = EventDetail {
             reason: cause.reason,
-            account: self.account,
+            account,
         };
         // Strings and numbers: nothing that could fail.
         changes.push(event_of(row, cause.kind, serde_json::to_string(&detail).ok()));

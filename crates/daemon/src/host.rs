@@ -9,12 +9,14 @@ use std::time::Duration;
 
 use offleash_core::id::RunId;
 use offleash_core::text::Text;
-use offleash_planner::base::scratch_of;
+use offleash_interpreter::contexts::is_driver;
+use offleash_planner::base::{is_kept, keep, scratch_of, stop_keeping};
 use offleash_store::{
     DaemonLock, HeldSnapshot, HostIdentity, SandboxDirectories, SnapshotDirectories, StateDirectory, remove_directory,
 };
 use offleash_supervisor::service::client::SupervisorClient;
 use offleash_supervisor::service::log::Noted;
+use offleash_supervisor::service::message::ProcessInfo;
 
 use crate::error::DaemonError;
 use crate::history::{SupervisorRemains, lines_of_supervisor};
@@ -87,6 +89,13 @@ impl SandboxHost {
         SupervisorClient::in_directory(&self.directories.path_of(id))
     }
 
+    /// Whether a command runs in a sandbox that somebody started; what cannot be found out is taken for one.
+    pub(crate) async fn runs_commands(&self, id: &RunId) -> bool {
+        let is_command = |process: &ProcessInfo| !process.tag.as_deref().is_some_and(is_driver);
+        let processes = self.supervisor(id).processes().await;
+        processes.map_or(true, |all| all.iter().any(is_command))
+    }
+
     /// Makes the directory of a sandbox, and starts its supervisor, unless one was started before and waits.
     ///
     /// # Errors
@@ -151,6 +160,38 @@ impl SandboxHost {
         let state = self.state.path();
         std::fs::rename(scratch_of(state, id), scratch_of(state, &aside)).ok()?;
         Some(aside)
+    }
+
+    /// Has the files of a sandbox, which lie over that build of its template, outlive its supervisor, however that ends; `false` where it has none on disk.
+    ///
+    /// # Errors
+    /// `Short`, `Host`.
+    pub(crate) fn keep_files(&self, id: &RunId, build: Option<&str>) -> Result<bool, DaemonError> {
+        keep(self.state.path(), id, build).map_err(DaemonError::host("keep the files of a sandbox"))
+    }
+
+    /// Has the files of a sandbox go with it again. Where that fails, they are removed when its record is.
+    pub(crate) fn stop_keeping_files(&self, id: &RunId) {
+        let _stays = stop_keeping(self.state.path(), id);
+    }
+
+    /// Whether the files of a sandbox outlive its supervisor.
+    pub(crate) fn keeps_files(&self, id: &RunId) -> bool {
+        is_kept(self.state.path(), id)
+    }
+
+    /// Removes what a supervisor left, but for the files of its sandbox.
+    ///
+    /// # Errors
+    /// What is in the way, as text for the log.
+    pub(crate) async fn remove_but_files(&self, id: &RunId) -> Result<(), String> {
+        let (state, directories) = (self.state.clone(), self.directories.clone());
+        let (id, lock) = (id.clone(), self.lock());
+        let removed = blocking("remove what a supervisor left", move || {
+            let _until_done = lock;
+            remains::remove_but_files(&state, &directories, &id)
+        });
+        removed.await.map_err(|error| error.to_string())?
     }
 
     /// Removes a layer that was set aside. What cannot be removed now goes with one of the next sandboxes.

@@ -326,6 +326,7 @@ mod tests {
             descent: ZygoteRole::Alone,
             wants_copy: false,
             is_copied: false,
+            is_kept: false,
             volumes: Vec::new(),
             snapshot: None,
             longest_hold_ms: None,

@@ -11,10 +11,11 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::daemon_core::DaemonCore;
 use crate::ending::SandboxEnder;
 use crate::expiry::SandboxExpiry;
+use crate::idle::IdleWatch;
 use crate::key_revocation::KeyRevocation;
 use crate::registry::Change;
 use crate::secrets::SecretStore;
-use crate::snapshots::SnapshotStore;
+use crate::snapshots::{AutomaticCheckpoints, SnapshotStore};
 
 /// Looked at so often at least: somebody may have set the machine's clock.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(5);
@@ -36,6 +37,8 @@ pub(crate) struct MaintenanceLoop {
     secrets: Arc<SecretStore>,
     ender: Arc<SandboxEnder>,
     snapshots: Arc<SnapshotStore>,
+    idle: Arc<IdleWatch>,
+    automatic: Arc<AutomaticCheckpoints>,
 }
 
 /// What was done when.
@@ -47,6 +50,10 @@ struct LastRounds {
 }
 
 impl MaintenanceLoop {
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the services that it stands on, each by its type"
+    )]
     pub(crate) fn new(
         core: DaemonCore,
         keep_logs: Duration,
@@ -55,6 +62,8 @@ impl MaintenanceLoop {
         secrets: Arc<SecretStore>,
         ender: Arc<SandboxEnder>,
         snapshots: Arc<SnapshotStore>,
+        idle: Arc<IdleWatch>,
+        automatic: Arc<AutomaticCheckpoints>,
     ) -> Self {
         Self {
             core,
@@ -64,6 +73,8 @@ impl MaintenanceLoop {
             secrets,
             ender,
             snapshots,
+            idle,
+            automatic,
         }
     }
 
@@ -91,6 +102,11 @@ impl MaintenanceLoop {
     /// Does what is due; answers when something may be next.
     async fn go_round(&self, last: &mut LastRounds) -> Duration {
         let next = self.expiry.expire_due(AT_LEAST_EVERY);
+        let next = match self.core.jobs.is_draining() {
+            // Nothing is begun that nobody asked for.
+            true => next,
+            false => self.automatic.make_due(self.idle.sleep_due(next)),
+        };
         // Beside this, because it asks the registry, which may take its time: that of sandboxes does not wait for it.
         let is_due = last
             .revoked

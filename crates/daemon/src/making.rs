@@ -46,6 +46,8 @@ use crate::zygotes::ZygotePool;
 
 mod remaking;
 
+pub(crate) use self::remaking::RemakeBasis;
+
 /// Makes sandboxes.
 #[derive(Debug)]
 pub(crate) struct SandboxMaker {
@@ -364,6 +366,7 @@ impl SandboxMaker {
             descent: ZygoteRole::Alone,
             wants_copy: false,
             is_copied: false,
+            is_kept: false,
             snapshot: specification.snapshot.as_deref().and_then(|id| id.parse().ok()),
             volumes: specification.volumes.iter().map(SandboxVolume::mount).collect(),
             longest_hold_ms: None,
@@ -400,6 +403,9 @@ impl SandboxMaker {
         }
         row.generation = entry.row().generation;
         self.contexts.hand_out(&row.id, &spec.request.env);
+        // It has waited for nobody.
+        entry.activity().note();
+        entry.note_checkpointed();
         let created = spec.created(&specification);
         let not_enforced = history::not_enforced(&row.id, &specification.not_enforced);
         entry.set_specification(specification);

@@ -51,9 +51,15 @@ impl HeldOrigin {
     }
 }
 
+impl From<HeldTemplate> for HeldOrigin {
+    fn from(template: HeldTemplate) -> Self {
+        Self::Template(Box::new(template))
+    }
+}
+
 impl From<Option<HeldTemplate>> for HeldOrigin {
     fn from(template: Option<HeldTemplate>) -> Self {
-        template.map_or(Self::Base, |template| Self::Template(Box::new(template)))
+        template.map_or(Self::Base, Self::from)
     }
 }
 

@@ -7,6 +7,7 @@ use crate::caller::Caller;
 use crate::error::DaemonError;
 use crate::images::ImageService;
 use crate::origin::{HeldOrigin, TemplateOrigin, image_name};
+use crate::sandboxes::SandboxEntry;
 use crate::templates::TemplateStore;
 
 /// Finds what sandboxes are made from.
@@ -57,6 +58,33 @@ impl OriginFinder {
         };
         let digest = build.ok_or_else(|| DaemonError::invalid("build", "is the digest of the image, and absent"))?;
         Ok(HeldOrigin::Image(self.images.of_digest(caller, image, digest).await?))
+    }
+
+    /// What the files of a sandbox lie over, as it was when they were written.
+    ///
+    /// # Errors
+    /// `Conflict` when that is another build by now: what was written says nothing of what lies below. As [`Self::again`].
+    pub(crate) async fn same(&self, entry: &SandboxEntry) -> Result<HeldOrigin, DaemonError> {
+        let held = self.again(&entry.origin()).await?;
+        match held.origin().build == entry.specification().build {
+            true => Ok(held),
+            false => Err(DaemonError::conflict(
+                entry.name(),
+                "cannot be made again: its template was built anew since it was made",
+            )),
+        }
+    }
+
+    /// As [`Self::same`], also where that was built anew and what was there before is still here, since somebody holds it. Only
+    /// who is made again of files that were kept can have it.
+    ///
+    /// # Errors
+    /// As [`Self::same`].
+    pub(crate) async fn held(&self, entry: &SandboxEntry) -> Result<HeldOrigin, DaemonError> {
+        match self.templates.held_build(&entry.origin()).await? {
+            Some(held) => Ok(held.into()),
+            None => self.same(entry).await,
+        }
     }
 
     /// What a sandbox with that origin was made from: the same image, and the template of that name as it is now.

@@ -29,13 +29,7 @@ pub(crate) fn remove(
     id: &RunId,
 ) -> Result<(), String> {
     let deadline = Instant::now() + BUSY_TIMEOUT;
-    loop {
-        match erase(state, id, &mut remove_leftover_groups) {
-            Ok(()) => break,
-            Err(RunError::Busy { .. }) if Instant::now() < deadline => sleep(BETWEEN_TRIES),
-            Err(error) => return Err(error.to_string()),
-        }
-    }
+    remove_run(state, id, deadline)?;
     let layers = [new_of(state.path(), id), scratch_of(state.path(), id)];
     while layers.iter().any(|layer| remove_directory(layer).is_err()) {
         match launch::remove_layer(program, state.path(), id) {
@@ -45,4 +39,28 @@ pub(crate) fn remove(
         }
     }
     directories.remove(id).map_err(|error| error.to_string())
+}
+
+/// As [`remove`], but for its files, which are kept.
+///
+/// # Errors
+/// As [`remove`].
+pub(crate) fn remove_but_files(
+    state: &StateDirectory,
+    directories: &SandboxDirectories,
+    id: &RunId,
+) -> Result<(), String> {
+    remove_run(state, id, Instant::now() + BUSY_TIMEOUT)?;
+    directories.remove(id).map_err(|error| error.to_string())
+}
+
+/// Removes the cgroups and what there is of a run.
+fn remove_run(state: &StateDirectory, id: &RunId, deadline: Instant) -> Result<(), String> {
+    loop {
+        match erase(state, id, &mut remove_leftover_groups) {
+            Ok(()) => return Ok(()),
+            Err(RunError::Busy { .. }) if Instant::now() < deadline => sleep(BETWEEN_TRIES),
+            Err(error) => return Err(error.to_string()),
+        }
+    }
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use offleash_core::id::SandboxName;
 use serde::{Deserialize, Serialize};
 
+use crate::lifecycle::LifecycleRequest;
 use crate::origin::BASE_TEMPLATE;
 use crate::registry::SandboxRow;
 use crate::volume_mounts::VolumeMountRequest;
@@ -31,6 +32,8 @@ pub struct CreateRequest {
     pub on_timeout: OnTimeout,
     /// Whether traffic resumes it when it is paused.
     pub auto_resume: bool,
+    /// When it sleeps, what a pause keeps of it, and when checkpoints of it are made by themselves.
+    pub lifecycle: LifecycleRequest,
     /// What it may reach, and who may reach it.
     pub network: NetworkSettings,
     /// The volumes that it has.
@@ -136,6 +139,7 @@ impl Default for CreateRequest {
             secure: true,
             on_timeout: OnTimeout::Kill,
             auto_resume: false,
+            lifecycle: LifecycleRequest::default(),
             network: NetworkSettings::default(),
             volumes: Vec::new(),
             limits: LimitsRequest::default(),

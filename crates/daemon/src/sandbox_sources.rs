@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::carrying::ContextCarrier;
 use crate::origins::OriginFinder;
 use crate::snapshots::SnapshotStore;
+use crate::still::StillSources;
 use crate::volumes::VolumeService;
 
 /// The services that know them.
@@ -14,4 +15,5 @@ pub(crate) struct SandboxSources {
     pub(crate) snapshots: Arc<SnapshotStore>,
     pub(crate) volumes: Arc<VolumeService>,
     pub(crate) carrier: Arc<ContextCarrier>,
+    pub(crate) still: Arc<StillSources>,
 }

@@ -3,6 +3,7 @@
 //! The registry has the same beside; what is here is also what goes on with each ([`SandboxEntry`]), and who is counted
 //! for it before it is there.
 
+mod activity;
 mod entry;
 mod quota;
 
@@ -11,7 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-pub(crate) use self::entry::{SandboxEntry, SandboxFacts, SandboxTurn};
+pub(crate) use self::activity::SandboxUseGuard;
+pub(crate) use self::entry::{LayersBelow, SandboxEntry, SandboxFacts, SandboxTurn};
 use self::quota::QuotaUse;
 use crate::caller::Caller;
 use crate::error::DaemonError;
@@ -220,17 +222,18 @@ impl SandboxTable {
         used.check_disk(quota, asked_mib)
     }
 
-    /// Counts the CPUs of `entry`, which is paused, to its owner again, unless the quota stands against it. Its memory and
-    /// disk are counted while it is paused, too.
+    /// Counts what `entry`, which is paused, does not use to its owner again, unless the quota stands against it: its CPUs,
+    /// and its memory if that was not kept. Its disk is counted while it is paused, too.
     pub(crate) fn reserve_resume<'a>(
         &self,
         entry: &'a SandboxEntry,
         quota: &Quota,
     ) -> Result<ResumeReservation<'a>, DaemonError> {
         let entries = self.lock();
-        let (owner, limits) = {
+        let (owner, limits, has_memory) = {
             let facts = entry.facts();
-            (facts.owner().map(str::to_owned), facts.specification().limits)
+            let limits = facts.specification().limits;
+            (facts.owner().map(str::to_owned), limits, facts.uses_memory())
         };
         let mut used = QuotaUse::default();
         for other in entries.values() {
@@ -240,9 +243,44 @@ impl SandboxTable {
             }
         }
         used.check_cpus(quota, &limits)?;
+        if !has_memory {
+            used.check_memory(quota, &limits)?;
+        }
         // Still under the table's lock: nobody has counted in between.
         entry.set_resuming(true);
         Ok(ResumeReservation { entry })
+    }
+
+    /// As [`Self::reserve_resume`]; nothing where it runs, or is being made.
+    pub(crate) fn reserve_if_paused<'a>(
+        &self,
+        entry: &'a SandboxEntry,
+        quota: &Quota,
+    ) -> Result<Option<ResumeReservation<'a>>, DaemonError> {
+        match entry.state() {
+            SandboxState::Paused | SandboxState::PutAway => self.reserve_resume(entry, quota).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// How many sandboxes of `owner` there are whose files alone are kept, or are about to be, without `entry`.
+    pub(crate) fn put_away_of(&self, owner: &str, entry: &SandboxEntry) -> u64 {
+        let is_one = |other: &&Arc<SandboxEntry>| {
+            let facts = other.facts();
+            let state = facts.row().state;
+            let is_away = matches!(
+                state,
+                SandboxState::PuttingAway | SandboxState::PutAway | SandboxState::Waking
+            );
+            facts.owner() == Some(owner) && is_away
+        };
+        let others = self.lock();
+        let count = others
+            .values()
+            .filter(|other| other.name() != entry.name())
+            .filter(is_one)
+            .count();
+        u64::try_from(count).unwrap_or(u64::MAX)
     }
 
     /// How many there are; as pooled count all that run and are nobody's.
@@ -253,7 +291,7 @@ impl SandboxTable {
             match facts.row().state {
                 SandboxState::Running if facts.owner().is_none() => counts.pooled += 1,
                 SandboxState::Running => counts.running += 1,
-                SandboxState::Paused => counts.paused += 1,
+                SandboxState::Paused | SandboxState::PutAway => counts.paused += 1,
                 _ => counts.changing += 1,
             }
         }

@@ -6,11 +6,13 @@ use std::time::Duration;
 use offleash_core::level::Level;
 use offleash_core::spec::ProcessRef;
 use offleash_interpreter::contexts::DEFAULT_CWD;
+use offleash_interpreter::state::SavedContext;
 use offleash_supervisor::clock::now_ms;
 use serde::{Deserialize, Serialize};
 
 use crate::config::DaemonConfig;
 use crate::error::DaemonError;
+use crate::lifecycle::Lifecycle;
 use crate::network;
 use crate::registry::{SandboxRow, SandboxState};
 use crate::request::{ALLOW_PTRACE_LABEL, CreateRequest, LEVEL_LABEL, LimitsRequest, NetworkSettings};
@@ -31,6 +33,15 @@ pub(crate) struct Specification {
     pub(crate) network_pending: bool,
     /// What was left of its time when it was last paused, milliseconds.
     pub(crate) left_ms: Option<i64>,
+    /// Whether it was paused because nobody used it.
+    #[serde(default)]
+    pub(crate) asleep: bool,
+    /// Contexts of code that lie in its files while it is paused without memory.
+    #[serde(default)]
+    pub(crate) saved: Vec<SavedContext>,
+    /// When it sleeps, and when checkpoints of it are made by themselves.
+    #[serde(default)]
+    pub(crate) lifecycle: Lifecycle,
     /// Which build of its template it is of, or the digest of the manifest of its image.
     pub(crate) build: Option<String>,
     /// Where commands start in a sandbox of an image that are not told where; the home of the usual user if absent.
@@ -73,6 +84,12 @@ impl Specification {
             limits: limits(&request.limits, config)?,
             asked_level: asked_level(&request.metadata)?,
             allow_ptrace: asks_for_ptrace(&request.metadata)?,
+            lifecycle: Lifecycle::of(
+                &request.lifecycle,
+                &request.metadata,
+                &request.template,
+                &config.lifecycle,
+            )?,
             ..Self::usual(config)
         })
     }
@@ -87,6 +104,9 @@ impl Specification {
             allow_ptrace: false,
             network_pending: false,
             left_ms: None,
+            asleep: false,
+            saved: Vec::new(),
+            lifecycle: Lifecycle::default(),
             build: None,
             cwd: None,
             zygote: None,

@@ -118,6 +118,21 @@ impl TemplateStore {
         }
     }
 
+    /// The build of a template that is meant, if it is here; `None` for what is none.
+    ///
+    /// # Errors
+    /// `Templates`.
+    pub(crate) async fn held_build(&self, origin: &TemplateOrigin) -> Result<Option<HeldTemplate>, DaemonError> {
+        let (Ok(Some(name)), Some(build)) = (named(&origin.template), origin.build.clone()) else {
+            return Ok(None);
+        };
+        let state = self.host.state().clone();
+        let held = blocking("find a template", move || {
+            Ok::<_, templates::TemplateError>(state.templates()?.hold_build(&name, &build)?)
+        });
+        Ok(held.await??)
+    }
+
     /// Removes a template that nobody holds. What is left of its files goes with the next build.
     ///
     /// # Errors

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use offleash_core::log_level::LogLevel;
 use offleash_supervisor::clock::{after, from_ms, now_ms};
-use offleash_supervisor::service::client::SupervisorClient;
 use offleash_supervisor::service::error::SupervisorError;
 use tokio::time::timeout;
 
@@ -18,10 +17,12 @@ use crate::daemon_core::DaemonCore;
 use crate::ending::SandboxEnder;
 use crate::error::DaemonError;
 use crate::history::{EndCause, EventNote, who};
+use crate::lifecycle::PauseMode;
 use crate::network;
+use crate::putting_away::{PauseReason, SandboxKeeper};
 use crate::registry::{EventKind, Quota, SandboxRow, SandboxState};
 use crate::request::NetworkSettings;
-use crate::sandboxes::{SandboxEntry, SandboxTurn};
+use crate::sandboxes::{SandboxEntry, SandboxTurn, SandboxUseGuard};
 use crate::secrets::SecretStore;
 use crate::specification::Specification;
 use crate::view::{SandboxView, VisibleState};
@@ -37,6 +38,7 @@ pub(crate) struct SandboxChanger {
     admission: Arc<AdmissionControl>,
     secrets: Arc<SecretStore>,
     ender: Arc<SandboxEnder>,
+    keeper: Arc<SandboxKeeper>,
 }
 
 /// What becomes of a paused sandbox that traffic may resume.
@@ -53,6 +55,15 @@ pub(crate) enum PauseCondition {
     GuestAnswers,
 }
 
+/// How a paused sandbox goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ResumeMode {
+    /// With its memory, if that was kept.
+    Restore,
+    /// With its files alone.
+    Reboot,
+}
+
 impl SandboxChanger {
     pub(crate) fn new(
         core: DaemonCore,
@@ -60,6 +71,7 @@ impl SandboxChanger {
         admission: Arc<AdmissionControl>,
         secrets: Arc<SecretStore>,
         ender: Arc<SandboxEnder>,
+        keeper: Arc<SandboxKeeper>,
     ) -> Self {
         Self {
             core,
@@ -67,6 +79,7 @@ impl SandboxChanger {
             admission,
             secrets,
             ender,
+            keeper,
         }
     }
 
@@ -110,19 +123,22 @@ impl SandboxChanger {
         caller: &Caller,
         id: &str,
         time: Option<Duration>,
+        mode: ResumeMode,
     ) -> Result<(SandboxView, bool), DaemonError> {
         let (entry, changer) = (self.core.sandboxes.find(caller, id)?, Arc::clone(self));
         let caller = caller.clone();
         let work = async move {
             let turn = entry.turn_soon().await?;
             let resumed = match entry.state() {
-                SandboxState::Paused => {
+                SandboxState::Paused | SandboxState::PutAway => {
                     let left = || entry.specification().left();
                     let time = time.or_else(left).unwrap_or(changer.config.default_timeout);
-                    changer.resume_for(&entry, &caller, time, &turn).await?;
+                    changer.resume_for(&entry, &caller, time, mode, &turn).await?;
+                    entry.activity().note();
                     true
                 }
                 SandboxState::Running => {
+                    entry.activity().note();
                     if let Some(time) = time {
                         changer.extend(&entry, time).await?;
                     }
@@ -144,18 +160,21 @@ impl SandboxChanger {
         Ok(())
     }
 
-    /// Freezes a sandbox with all that is in it, if it is such; its time does not run any more.
+    /// Pauses a sandbox, if it is such: it is frozen with all that is in it, or put away without its memory. Its time does not
+    /// run any more.
     ///
     /// # Errors
-    /// `NotFound`, `Conflict` if it is paused or something else is being done with it, `Unsupported`, `GuestUnresponsive`.
+    /// `NotFound`, `Conflict` if it is paused or something else is being done with it, `Unsupported`, `GuestUnresponsive`;
+    /// without memory those of [`SandboxKeeper::put_away`].
     pub(crate) async fn pause_if(
         self: &Arc<Self>,
         caller: &Caller,
         id: &str,
         condition: PauseCondition,
+        mode: PauseMode,
     ) -> Result<(), DaemonError> {
         let (entry, changer) = (self.core.sandboxes.find(caller, id)?, Arc::clone(self));
-        let by = format!("by {}", who(caller));
+        let reason = PauseReason::new(format!("by {}", who(caller)));
         let work = async move {
             let turn = entry.turn_at_once()?;
             match entry.state() {
@@ -163,9 +182,11 @@ impl SandboxChanger {
                     if condition == PauseCondition::GuestAnswers {
                         changer.check_guest(&entry).await?;
                     }
-                    changer.pause(&entry, &by, &turn).await
+                    changer.pause(&entry, mode, &reason, &turn).await
                 }
-                SandboxState::Paused => Err(DaemonError::conflict(entry.name(), "is already paused")),
+                SandboxState::Paused | SandboxState::PutAway => {
+                    Err(DaemonError::conflict(entry.name(), "is already paused"))
+                }
                 _ => Err(DaemonError::not_found(entry.name())),
             }
         };
@@ -182,13 +203,16 @@ impl SandboxChanger {
         caller: &Caller,
         id: &str,
         time: Duration,
+        mode: ResumeMode,
     ) -> Result<SandboxView, DaemonError> {
         let (entry, changer) = (self.core.sandboxes.find(caller, id)?, Arc::clone(self));
         let caller = caller.clone();
         let work = async move {
             let turn = entry.turn_at_once()?;
             match entry.state() {
-                SandboxState::Paused => changer.resume_for(&entry, &caller, time, &turn).await?,
+                SandboxState::Paused | SandboxState::PutAway => {
+                    changer.resume_for(&entry, &caller, time, mode, &turn).await?;
+                }
                 SandboxState::Running => return Err(DaemonError::conflict(entry.name(), "is running already")),
                 _ => return Err(DaemonError::not_found(entry.name())),
             }
@@ -251,40 +275,51 @@ impl SandboxChanger {
         self.core.jobs.detached(work).await
     }
 
-    /// The supervisor of a running sandbox, for whom somebody has checked who asks. One that is paused is resumed if traffic
-    /// resumes it and that is wanted.
+    /// A sandbox that runs, and that it is used, for whom somebody has checked who asks. One that is paused is resumed if
+    /// traffic resumes it or it sleeps, and that is wanted.
     ///
     /// # Errors
     /// `NotFound`, `Conflict` if it is paused, `Supervisor`; `QuotaExceeded` and `Overloaded` where it cannot be resumed now.
-    pub(crate) async fn supervisor(
+    pub(crate) async fn running(
         self: &Arc<Self>,
         id: &str,
         when_paused: WhenPaused,
-    ) -> Result<(Arc<SandboxEntry>, SupervisorClient), DaemonError> {
+    ) -> Result<SandboxUseGuard, DaemonError> {
         let known = |entry: &Arc<SandboxEntry>| entry.visible_state().is_some();
         let found = self.core.sandboxes.get(id).filter(known);
         let entry = found.ok_or_else(|| DaemonError::not_found(id))?;
-        let supervisor = self.core.host.supervisor(entry.id());
+        // Before its state is looked at.
+        let guard = match when_paused {
+            WhenPaused::Resume => SandboxUseGuard::begin(&entry),
+            WhenPaused::Leave => SandboxUseGuard::look(&entry),
+        };
         if entry.state() == SandboxState::Running {
-            return Ok((entry, supervisor));
+            return Ok(guard);
         }
         let changer = Arc::clone(self);
         let work = async move {
             let turn = entry.turn_soon().await?;
             match entry.state() {
                 SandboxState::Running => {}
-                SandboxState::Paused if when_paused == WhenPaused::Resume && entry.is_resumed_by_traffic() => {
-                    let quota = changer.quota_of(&entry, None)?;
-                    let time = changer.config.default_timeout;
-                    changer.resume_within(&entry, time, &quota, "traffic", &turn).await?;
+                SandboxState::Paused | SandboxState::PutAway
+                    if when_paused == WhenPaused::Resume && entry.is_resumed_by_traffic() =>
+                {
+                    let quota = changer.core.quota_of(&entry, None)?;
+                    let time = changer.time_of(&entry);
+                    let mode = ResumeMode::Restore;
+                    changer
+                        .resume_within(&entry, time, mode, &quota, "traffic", &turn)
+                        .await?;
                 }
-                SandboxState::Paused => return Err(DaemonError::conflict(entry.name(), "is paused")),
+                SandboxState::Paused | SandboxState::PutAway => {
+                    return Err(DaemonError::conflict(entry.name(), "is paused"));
+                }
                 _ => return Err(DaemonError::not_found(entry.name())),
             }
             drop(turn);
-            Ok(entry)
+            Ok(guard)
         };
-        Ok((self.core.jobs.detached(work).await?, supervisor))
+        self.core.jobs.detached(work).await
     }
 
     /// Fails unless the guest of `entry` does something that only it can do: start a process that serves files.
@@ -300,19 +335,36 @@ impl SandboxChanger {
         }
     }
 
-    /// Pauses a running sandbox; `why` is `by somebody` or `because of something`.
+    /// For how long traffic has a sandbox go on: one that slept for what it had left.
+    fn time_of(&self, entry: &SandboxEntry) -> Duration {
+        let specification = entry.specification();
+        let left = specification.left().filter(|_| specification.asleep);
+        left.unwrap_or(self.config.default_timeout)
+    }
+
+    /// Pauses a running sandbox.
     ///
     /// # Errors
-    /// `NotFound`, `Unsupported`, `Supervisor`, `Store`.
+    /// `NotFound`, `Unsupported`, `Supervisor`, `Store`, `Conflict` if it was to sleep and is used; without memory those of
+    /// [`SandboxKeeper::put_away`].
     pub(crate) async fn pause(
         &self,
         entry: &Arc<SandboxEntry>,
-        why: &str,
-        _turn: &SandboxTurn<'_>,
+        mode: PauseMode,
+        reason: &PauseReason,
+        turn: &SandboxTurn<'_>,
     ) -> Result<(), DaemonError> {
+        match mode {
+            PauseMode::Full => self.freeze(entry, reason).await,
+            PauseMode::Filesystem => self.keeper.put_away(entry, reason, turn).await,
+        }
+    }
+
+    async fn freeze(&self, entry: &Arc<SandboxEntry>, reason: &PauseReason) -> Result<(), DaemonError> {
         let registry = &self.core.registry;
         let specification = Specification {
             left_ms: Some(entry.end_ms().saturating_sub(now_ms())),
+            asleep: reason.is_sleep,
             ..Specification::clone(&entry.specification())
         };
         let text = specification.to_json();
@@ -322,10 +374,14 @@ impl SandboxChanger {
         };
         registry.write(entry, None, pausing).await?;
         entry.set_specification(specification);
+        if reason.is_sleep && entry.activity().is_used() {
+            self.settle(entry).await;
+            return Err(DaemonError::conflict(entry.name(), "is used"));
+        }
         match self.core.host.supervisor(entry.id()).pause().await {
             Ok(()) => {
                 let paused = |row: &mut SandboxRow| row.state = SandboxState::Paused;
-                let happened = EventNote::new(EventKind::Paused, format!("paused {why}"));
+                let happened = EventNote::new(EventKind::Paused, format!("paused {}", reason.why));
                 Ok(registry.write(entry, Some(happened), paused).await?)
             }
             Err(error) => {
@@ -335,28 +391,16 @@ impl SandboxChanger {
         }
     }
 
-    /// What the owner of `entry` may have. Whoever asks, it is the owner's that is used.
-    fn quota_of(&self, entry: &SandboxEntry, caller: Option<&Caller>) -> Result<Quota, DaemonError> {
-        let Some(owner) = entry.owner() else {
-            return Ok(Quota::default());
-        };
-        if let Some(caller) = caller.filter(|caller| caller.key_id == owner) {
-            return Ok(caller.quota);
-        }
-        // The owner of the daemon has no key, and no quota.
-        let key = self.core.registry.look_up(|registry| registry.key(&owner))?;
-        Ok(key.map_or_else(Quota::default, |key| key.quota))
-    }
-
     async fn resume_for(
         &self,
         entry: &Arc<SandboxEntry>,
         caller: &Caller,
         time: Duration,
+        mode: ResumeMode,
         turn: &SandboxTurn<'_>,
     ) -> Result<(), DaemonError> {
-        let quota = self.quota_of(entry, Some(caller))?;
-        self.resume_within(entry, time, &quota, &who(caller), turn).await
+        let quota = self.core.quota_of(entry, Some(caller))?;
+        self.resume_within(entry, time, mode, &quota, &who(caller), turn).await
     }
 
     /// Resumes a paused sandbox, for so long, if the machine and its owner's quota have what it needs to run.
@@ -364,10 +408,18 @@ impl SandboxChanger {
         &self,
         entry: &Arc<SandboxEntry>,
         time: Duration,
+        mode: ResumeMode,
         quota: &Quota,
         by: &str,
         turn: &SandboxTurn<'_>,
     ) -> Result<(), DaemonError> {
+        if entry.state() == SandboxState::Paused && mode == ResumeMode::Reboot {
+            let reason = PauseReason::new(format!("to be made again by {by}"));
+            self.keeper.put_away(entry, &reason, turn).await?;
+        }
+        if entry.state() == SandboxState::PutAway {
+            return self.keeper.wake(entry, time, quota, by, turn).await;
+        }
         let core = &self.core;
         self.admission.check()?;
         let _reserved = core.sandboxes.reserve_resume(entry, quota)?;
@@ -375,12 +427,22 @@ impl SandboxChanger {
         core.registry.write(entry, None, resuming).await?;
         match core.host.supervisor(entry.id()).resume().await {
             Ok(()) => {
+                let slept = entry.specification().asleep;
+                let specification = Specification {
+                    asleep: false,
+                    ..Specification::clone(&entry.specification())
+                };
+                let text = specification.to_json();
                 let resumed = |row: &mut SandboxRow| {
                     row.state = SandboxState::Running;
                     row.end_ms = after(now_ms(), time);
+                    row.spec = text;
                 };
-                let happened = EventNote::new(EventKind::Resumed, format!("resumed by {by}"));
+                let word = if slept { "woken" } else { "resumed" };
+                let happened = EventNote::new(EventKind::Resumed, format!("{word} by {by}"));
                 core.registry.write(entry, Some(happened), resumed).await?;
+                entry.set_specification(specification);
+                entry.activity().note();
                 core.sandboxes.note_end_changed();
                 // They may be others since it was paused; where it cannot be told, it is told later.
                 let _told = self.secrets.renew_one(entry, turn).await;

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use offleash_core::log_level::LogLevel;
 
+use crate::lifecycle::{Lifecycle, PauseMode};
 use crate::registry::EventKind;
 use crate::request::{NetworkSettings, OnTimeout};
 use crate::volume_mounts::SandboxVolume;
@@ -14,7 +15,7 @@ use crate::volume_mounts::SandboxVolume;
 pub enum VisibleState {
     /// It runs.
     Running,
-    /// It is frozen with all that is in it.
+    /// It is frozen with all that is in it, or its files alone are there.
     Paused,
 }
 
@@ -47,6 +48,12 @@ pub struct SandboxView {
     pub on_timeout: OnTimeout,
     /// Whether traffic resumes it.
     pub auto_resume: bool,
+    /// What is kept of it, if it is paused.
+    pub pause_mode: Option<PauseMode>,
+    /// Whether it is paused because nobody used it, so that the next use wakes it.
+    pub asleep: bool,
+    /// When it sleeps, and when checkpoints of it are made by themselves.
+    pub lifecycle: Lifecycle,
     /// What it may reach, and who may reach it.
     pub network: NetworkSettings,
     /// The volumes that it has.
@@ -130,7 +137,7 @@ pub struct AccessRules {
     pub key_id: String,
     /// What it does now.
     pub state: VisibleState,
-    /// Whether traffic resumes it.
+    /// Whether traffic resumes it, or wakes it.
     pub auto_resume: bool,
     /// What its file and process services ask for.
     pub access_token: Option<String>,
@@ -182,7 +189,7 @@ pub struct SandboxEvent {
     pub at: SystemTime,
     /// What.
     pub kind: EventKind,
-    /// Why, where it has ended.
+    /// Why, where it has ended, was paused or goes on.
     pub reason: Option<String>,
 }
 

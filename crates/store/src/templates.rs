@@ -218,6 +218,35 @@ impl TemplateStore {
         Ok(None)
     }
 
+    /// As [`Self::hold`], for one build of it, also if that was replaced and is still here, since somebody holds it.
+    ///
+    /// # Errors
+    /// As [`Self::hold`].
+    pub fn hold_build(&self, name: &TemplateName, build: &str) -> Result<Option<HeldTemplate>, FileError> {
+        let is_it = |record: &TemplateRecord| record.name == *name && record.build == build;
+        if let Some(held) = self.hold(name)?.filter(|held| is_it(&held.record)) {
+            return Ok(Some(held));
+        }
+        let found = fs::read_dir(&self.path).tried("listing", &self.path)?.flatten();
+        for found in found.filter(|found| found.file_name().to_string_lossy().starts_with(".old-")) {
+            let path = found.path();
+            let Some(opened) = open(&path)? else { continue };
+            let lock = rustix::fs::flock(&opened, FlockOperation::NonBlockingLockShared);
+            // Whoever has it alone removes it.
+            if lock.is_err() || !is_at(&opened, &path).tried("examining", &path)? {
+                continue;
+            }
+            if let Some(record) = read_record(&opened).ok().filter(|record| is_it(record)) {
+                return Ok(Some(HeldTemplate {
+                    record,
+                    path,
+                    _lock: opened,
+                }));
+            }
+        }
+        Ok(None)
+    }
+
     /// Whether somebody holds the template.
     ///
     /// # Errors

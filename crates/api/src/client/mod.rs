@@ -295,7 +295,7 @@ impl Client {
     /// As [`Self::get`], and `Paused`.
     pub fn running(&self, id: &str) -> Result<Value, ClientError> {
         let detail = self.known(id, self.get(&format!("/sandboxes/{}", encoded(id))))?;
-        let resumes = detail["lifecycle"]["autoResume"] == true;
+        let resumes = detail["lifecycle"]["autoResume"] == true || detail["asleep"] == true;
         if detail["state"] == "paused" && !resumes {
             return Err(ClientError::Paused { id: id.to_owned() });
         }

@@ -97,6 +97,9 @@ impl SandboxBacking for ServedSandboxes {
     async fn open(&self, id: &str) -> Result<OpenedSandbox, ToolError> {
         self.caller.require(Scope::Create)?;
         let view = self.daemon.get(&self.caller, id)?;
+        // One that sleeps is woken before its time is looked at, which stands still meanwhile.
+        let _awake = self.daemon.supervisor(id).await?;
+        let view = self.daemon.get(&self.caller, &view.id)?;
         let left = view.end_at.duration_since(SystemTime::now()).unwrap_or_default();
         // Each time is written down, so not with every one of many calls.
         if left + RENEWAL < Duration::from_secs(self.lifetime()) {

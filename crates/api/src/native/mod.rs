@@ -14,8 +14,8 @@ pub(crate) use self::cells::{CellEvent, NewCell, NewDefaultCell};
 pub(crate) use self::contexts::{ContextAnswer, ContextList, NewContext};
 pub(crate) use self::shapes::{
     AuditAnswer, ForkList, KeyList, MadeKey, NameAnswer, NewCommand, NewForks, NewKey, NewPolicy, NewRun, NewSandbox,
-    PolicyAnswer, RefusalAnswer, ResumeBody, RunResult, SandboxAnswer, SandboxList, SandboxUsage, UsageAnswer,
-    VersionAnswer,
+    PauseBody, PolicyAnswer, RefusalAnswer, ResumeBody, RunResult, SandboxAnswer, SandboxList, SandboxUsage,
+    UsageAnswer, VersionAnswer,
 };
 pub(crate) use self::snapshots::{
     CheckpointList, NewCheckpoint, NewImport, NewSnapshot, RestoreBody, SnapshotAnswer, SnapshotList,

@@ -1,14 +1,16 @@
 //! Sandboxes in the native REST.
 
+use std::time::Duration;
+
 use http::{Response, StatusCode};
 use offleash_core::id::{SandboxName, SandboxNameError};
 use offleash_daemon::{
-    Caller, CarriedContexts, CreateRequest, Daemon, ForkRequest, IMAGE_PREFIX, LimitsRequest, NetworkSettings,
-    OnTimeout, VisibleState,
+    Caller, CarriedContexts, CreateRequest, Daemon, ForkRequest, IMAGE_PREFIX, LifecycleRequest, LimitsRequest,
+    NetworkSettings, OnTimeout, PauseMode, VisibleState,
 };
 
 use super::shapes::{
-    ForkAnswer, ForkList, NameAnswer, NewForks, NewLimits, NewPolicy, NewSandbox, RefusalAnswer, ResumeBody,
+    ForkAnswer, ForkList, NameAnswer, NewForks, NewLimits, NewPolicy, NewSandbox, PauseBody, RefusalAnswer, ResumeBody,
     SandboxAnswer, SandboxList, SandboxUsage,
 };
 use crate::control::ApiRequest;
@@ -26,6 +28,14 @@ pub(crate) fn create_request(new: NewSandbox, idempotency_key: Option<String>) -
     let name = new.name.as_deref().map(named).transpose()?;
     let usual = CreateRequest::default();
     let pauses = new.pause_on_timeout.unwrap_or(false);
+    let lifecycle = LifecycleRequest {
+        timeout_mode: mode("pause_mode", new.pause_mode.as_deref())?.unwrap_or_default(),
+        idle: new.idle_seconds.map(Duration::from_secs),
+        idle_mode: mode("idle_mode", new.idle_mode.as_deref())?,
+        checkpoint_every: new.checkpoint_every_seconds.map(Duration::from_secs),
+        checkpoint_before: new.checkpoint_before,
+        checkpoint_keep: new.checkpoint_keep,
+    };
     let template = match (new.image, new.template) {
         (Some(_), Some(_)) => return Err(ApiRefusal::bad_request("image: it and `template` exclude each other")),
         (Some(image), None) => format!("{IMAGE_PREFIX}{image}"),
@@ -41,11 +51,17 @@ pub(crate) fn create_request(new: NewSandbox, idempotency_key: Option<String>) -
         secure: true,
         on_timeout: if pauses { OnTimeout::Pause } else { OnTimeout::Kill },
         auto_resume: new.auto_resume.unwrap_or(false),
+        lifecycle,
         network: settings(new.policy.unwrap_or_default()),
         volumes: volumes::mounts(new.volumes),
         limits: limits(&new.limits.unwrap_or_default()),
         idempotency_key,
     })
+}
+
+fn mode(field: &str, given: Option<&str>) -> Result<Option<PauseMode>, ApiRefusal> {
+    let mode = given.map(str::parse).transpose();
+    mode.map_err(|why: String| ApiRefusal::bad_request(format!("{field}: {why}")))
 }
 
 pub(super) fn named(given: &str) -> Result<SandboxName, ApiRefusal> {
@@ -132,14 +148,38 @@ pub(crate) async fn kill(asked: &ApiRequest<'_>, given: &str) -> Result<Response
     Ok(answer::empty(StatusCode::NO_CONTENT))
 }
 
+pub(crate) async fn pause(
+    asked: &ApiRequest<'_>,
+    given: &str,
+    body: RequestBody,
+) -> Result<Response<Body>, ApiRefusal> {
+    let id = asked.sandbox_id(given)?.to_owned();
+    let body: PauseBody = body.read().await?;
+    let mode = mode("mode", body.mode.as_deref())?.unwrap_or_default();
+    asked
+        .whole(|daemon, caller| async move {
+            match mode {
+                PauseMode::Full => daemon.pause(&caller, &id).await,
+                PauseMode::Filesystem => daemon.put_away(&caller, &id).await,
+            }
+        })
+        .await?;
+    Ok(answer::json(StatusCode::OK, &shown(asked, given)?))
+}
+
 pub(crate) async fn resume(
     asked: &ApiRequest<'_>,
     given: &str,
     body: RequestBody,
 ) -> Result<Response<Body>, ApiRefusal> {
     let id = asked.sandbox_id(given)?.to_owned();
-    let ResumeBody { timeout_seconds } = body.read().await?;
-    let resumed = |daemon: Daemon, caller: Caller| async move { daemon.go_on(&caller, &id, timeout_seconds).await };
+    let ResumeBody {
+        timeout_seconds,
+        mode: given,
+    } = body.read().await?;
+    let mode = mode("mode", given.as_deref())?.unwrap_or_default();
+    let resumed =
+        |daemon: Daemon, caller: Caller| async move { daemon.go_on(&caller, &id, timeout_seconds, mode).await };
     let (view, _) = trace::of(SpanOperation::Resume, asked.whole(resumed), |(view, _)| view.id.clone()).await?;
     Ok(answer::json(StatusCode::OK, &SandboxAnswer::from(view)))
 }

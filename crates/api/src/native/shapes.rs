@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use offleash_daemon::{EventKind, KeyRow, Quota, SandboxLimits, SandboxView};
+use offleash_daemon::{EventKind, KeyRow, Lifecycle, Quota, SandboxLimits, SandboxView};
 use offleash_supervisor::service::message::SupervisorUsage;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -65,8 +65,23 @@ pub(crate) struct NewSandbox {
     pub(crate) env: Option<BTreeMap<String, String>>,
     /// Whether it is paused when its time is up; it is killed if absent.
     pub(crate) pause_on_timeout: Option<bool>,
+    /// What is kept of it then: `full`, memory and processes, or `filesystem`, files alone; `full` if absent.
+    pub(crate) pause_mode: Option<String>,
     /// Whether traffic resumes it when it is paused; not if absent.
     pub(crate) auto_resume: Option<bool>,
+    /// After how long it sleeps while nobody uses it, seconds; 0 is never, and if absent it is as the server's configuration
+    /// says.
+    pub(crate) idle_seconds: Option<u64>,
+    /// What its sleep keeps: `filesystem` or `full`; as the server's configuration says if absent.
+    pub(crate) idle_mode: Option<String>,
+    /// How often a checkpoint of it is made by itself, seconds; 0 is never, and if absent it is as the server's configuration
+    /// says.
+    pub(crate) checkpoint_every_seconds: Option<u64>,
+    /// Commands before which one is made, such as `rm -rf` or `git reset --hard`; those of the server's configuration if
+    /// absent.
+    pub(crate) checkpoint_before: Option<Vec<String>>,
+    /// How many checkpoints that were made by themselves are kept; as the server's configuration says if absent.
+    pub(crate) checkpoint_keep: Option<u64>,
     /// Volumes that it has.
     pub(crate) volumes: Option<Vec<NewVolumeMount>>,
     /// What it may use.
@@ -83,6 +98,17 @@ pub(crate) struct ResumeBody {
     /// How long it may live from now on, seconds; as long as it had left when it was paused if absent, or the default time
     /// where that was nothing. The time of one that runs is only extended.
     pub(crate) timeout_seconds: Option<u64>,
+    /// `filesystem`: it goes on with its files alone, also if its memory was kept; otherwise `full`.
+    pub(crate) mode: Option<String>,
+}
+
+/// How a sandbox is paused.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Pause")]
+pub(crate) struct PauseBody {
+    /// What is kept of it: `full`, memory and processes, or `filesystem`, files alone; `full` if absent.
+    pub(crate) mode: Option<String>,
 }
 
 /// Forks of a sandbox that are asked for.
@@ -234,6 +260,12 @@ pub(crate) struct SandboxAnswer {
     pub(crate) pause_on_timeout: bool,
     /// Whether traffic resumes it when it is paused.
     pub(crate) auto_resume: bool,
+    /// What is kept of it while it is paused: `full` or `filesystem`; `null` while it runs.
+    pub(crate) pause_mode: Option<String>,
+    /// Whether it is paused because nobody used it: its next use wakes it.
+    pub(crate) asleep: bool,
+    /// When it sleeps, and when checkpoints of it are made by themselves.
+    pub(crate) lifecycle: LifecycleAnswer,
     /// Its labels.
     pub(crate) metadata: BTreeMap<String, String>,
     /// Volumes that it has.
@@ -246,6 +278,37 @@ pub(crate) struct SandboxAnswer {
     pub(crate) access_token: Option<String>,
     /// What its ports ask for.
     pub(crate) traffic_token: Option<String>,
+}
+
+/// When a sandbox sleeps, and when checkpoints of it are made by themselves.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Lifecycle")]
+pub(crate) struct LifecycleAnswer {
+    /// What is kept of it when it is paused because its time was up: `full` or `filesystem`.
+    pub(crate) timeout_mode: String,
+    /// After how long it sleeps while nobody uses it, seconds; `null` if never.
+    pub(crate) idle_seconds: Option<f64>,
+    /// What its sleep keeps: `filesystem` or `full`.
+    pub(crate) idle_mode: String,
+    /// How often a checkpoint of it is made by itself, seconds; `null` if never.
+    pub(crate) checkpoint_every_seconds: Option<f64>,
+    /// Commands before which one is made.
+    pub(crate) checkpoint_before: Vec<String>,
+    /// How many of those are kept.
+    pub(crate) checkpoint_keep: u64,
+}
+
+impl From<Lifecycle> for LifecycleAnswer {
+    fn from(lifecycle: Lifecycle) -> Self {
+        Self {
+            timeout_mode: lifecycle.timeout_mode.as_str().to_owned(),
+            idle_seconds: lifecycle.idle.map(|time| time.as_secs_f64()),
+            idle_mode: lifecycle.idle_mode.as_str().to_owned(),
+            checkpoint_every_seconds: lifecycle.checkpoint_every.map(|time| time.as_secs_f64()),
+            checkpoint_before: lifecycle.checkpoint_before.iter().map(ToString::to_string).collect(),
+            checkpoint_keep: lifecycle.checkpoint_keep,
+        }
+    }
 }
 
 /// What a sandbox may use.
@@ -446,6 +509,9 @@ impl From<SandboxView> for SandboxAnswer {
             ends_at: time::text(view.end_at),
             pause_on_timeout: view.on_timeout == offleash_daemon::OnTimeout::Pause,
             auto_resume: view.auto_resume,
+            pause_mode: view.pause_mode.map(|mode| mode.as_str().to_owned()),
+            asleep: view.asleep,
+            lifecycle: LifecycleAnswer::from(view.lifecycle),
             metadata: view.metadata,
             volumes: view.volumes.into_iter().map(VolumeMountAnswer::from).collect(),
             limits: LimitsAnswer::from(view.limits),

@@ -99,6 +99,8 @@ pub(crate) struct SnapshotAnswer {
     contexts: Vec<String>,
     /// The checkpoint that the sandbox was at before; `null` for snapshots and for the first.
     parent: Option<String>,
+    /// Why it was made, if by itself, as in `every 600 s`; `null` if somebody made it.
+    automatic: Option<String>,
     /// Bytes on disk that its files take, also those that it shares with others.
     bytes: u64,
     /// Files, directories and links.
@@ -138,6 +140,7 @@ impl From<SnapshotView> for SnapshotAnswer {
             limits: view.limits.map(LimitsAnswer::from),
             contexts: view.contexts,
             parent: view.parent,
+            automatic: view.automatic,
             bytes: view.bytes,
             files: view.files,
             held_ms: view.held.as_secs_f64() * 1000.0,

@@ -9,9 +9,9 @@ use crate::http::json::MAX_BODY;
 use crate::native::{
     AuditAnswer, CellEvent, CheckpointList, ContextAnswer, ContextList, ForkList, KeyList, MadeKey, NameAnswer,
     NewCell, NewCheckpoint, NewCommand, NewContext, NewDefaultCell, NewForks, NewImport, NewKey, NewPolicy, NewRun,
-    NewSandbox, NewSnapshot, NewVolume, PolicyAnswer, RestoreBody, ResumeBody, RunResult, SandboxAnswer, SandboxList,
-    SandboxUsage, SnapshotAnswer, SnapshotList, UsageAnswer, VersionAnswer, VolumeAnswer, VolumeList, cells, contexts,
-    keys, run, sandboxes, server, snapshots, volumes,
+    NewSandbox, NewSnapshot, NewVolume, PauseBody, PolicyAnswer, RestoreBody, ResumeBody, RunResult, SandboxAnswer,
+    SandboxList, SandboxUsage, SnapshotAnswer, SnapshotList, UsageAnswer, VersionAnswer, VolumeAnswer, VolumeList,
+    cells, contexts, keys, run, sandboxes, server, snapshots, volumes,
 };
 
 /// No body is read.
@@ -65,7 +65,7 @@ const REVOKE: QueryDocs = &[(
     "`true` has the key's sandboxes ended, too, within seconds; the id may be that of a key that was removed before",
 )];
 
-pub(super) static ROUTES: [RouteEntry; 42] = [
+pub(super) static ROUTES: [RouteEntry; 43] = [
     RouteEntry {
         operation: "OpenApi",
         method: Method::GET,
@@ -99,16 +99,20 @@ pub(super) static ROUTES: [RouteEntry; 42] = [
         "Kills a sandbox.",
         Some(answers(204)),
         |call| Box::pin(sandboxes::kill(call.asked, call.first()))),
+    route!("PauseSandbox", POST "/v1/sandboxes/{id}/pause", CREATE, BODY,
+        "Pauses a sandbox, with its memory or with its files alone.",
+        Some(answers(200).reads::<PauseBody>().with::<SandboxAnswer>()),
+        |call| Box::pin(sandboxes::pause(call.asked, call.first(), call.body))),
     route!("ResumeSandbox", POST "/v1/sandboxes/{id}/resume", CREATE, BODY,
         "Lets a paused sandbox go on; one that runs does already.",
         Some(answers(200).reads::<ResumeBody>().with::<SandboxAnswer>()),
         |call| Box::pin(sandboxes::resume(call.asked, call.first(), call.body))),
     route!("ForkSandbox", POST "/v1/sandboxes/{id}/fork", CREATE, BODY,
-        "Makes sandboxes whose files and contexts of code begin as a copy of those of a running one, at one moment; each is made or not.",
+        "Makes sandboxes whose files and contexts of code begin as a copy of those of another one, running or paused, at one moment; each is made or not.",
         Some(answers(201).reads::<NewForks>().with::<ForkList>()),
         |call| Box::pin(sandboxes::fork(call.asked, call.first(), call.body))),
     route!("CreateSnapshot", POST "/v1/sandboxes/{id}/snapshots", CREATE, BODY,
-        "Makes a snapshot of the files and contexts of code of a running sandbox, of which others can be made; it stands still for a moment.",
+        "Makes a snapshot of the files and contexts of code of a sandbox, running or paused, of which others can be made; it stands still for a moment.",
         Some(answers(201).reads::<NewSnapshot>().with::<SnapshotAnswer>()),
         |call| Box::pin(snapshots::create(call.asked, call.first(), call.body))),
     route!("ListSnapshots", GET "/v1/snapshots", READ, NO_BODY,

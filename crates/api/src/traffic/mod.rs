@@ -185,6 +185,7 @@ impl TrafficService {
         let place = self.slots.take(to.id).ok_or(TrafficRefusal::Full)?;
         let supervisor = self.daemon.supervisor(to.id).await;
         let supervisor = supervisor.map_err(|error| self.unreached(&error))?;
+        let place = place.used_by(supervisor.usage_guard());
         let stream = supervisor.port(to.port).await.map_err(|error| self.no_port(&error))?;
         let way = forward::ForwardPath {
             client,

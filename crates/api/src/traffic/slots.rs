@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use offleash_supervisor::service::SandboxUse;
+
 /// Counts connections, each sandbox's by itself.
 #[derive(Debug, Clone)]
 pub(super) struct PortSlots {
@@ -15,6 +17,16 @@ pub(super) struct PortSlots {
 pub(super) struct PortSlot {
     places: PortSlots,
     id: String,
+    /// Knows that the sandbox is used.
+    _used: Option<Arc<dyn SandboxUse>>,
+}
+
+impl PortSlot {
+    /// This one, as long as which the sandbox is used.
+    pub(super) fn used_by(mut self, used: Option<Arc<dyn SandboxUse>>) -> Self {
+        self._used = used;
+        self
+    }
 }
 
 impl PortSlots {
@@ -35,6 +47,7 @@ impl PortSlots {
         Some(PortSlot {
             places: self.clone(),
             id: id.to_owned(),
+            _used: None,
         })
     }
 }

@@ -45,9 +45,32 @@ pub(crate) struct CreateArgs {
     /// Pause it when its time is up, instead of ending it.
     #[arg(long)]
     pub(crate) auto_pause: bool,
+    /// With `--auto-pause`: keep its files alone then, not its memory and processes.
+    #[arg(long, requires = "auto_pause")]
+    pub(crate) no_memory: bool,
     /// Resume it when somebody uses it while it is paused.
     #[arg(long, requires = "auto_pause")]
     pub(crate) auto_resume: bool,
+    /// Have it sleep when nobody used it for so long, such as 10m; its next use wakes it. 0 is never. Label `offleash.idle` says
+    /// it, too. [default: the daemon's]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) idle: Option<String>,
+    /// Keep its memory and processes while it sleeps, not its files alone.
+    #[arg(long)]
+    pub(crate) idle_memory: bool,
+    /// Make a checkpoint of it so often, such as 10m, if it was used. 0 is never. [default: the daemon's]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) checkpoint_every: Option<String>,
+    /// Make a checkpoint before such a command is started, as in 'rm -rf' or 'git reset --hard'. That is a convenience: what
+    /// programs start by themselves is not seen. [default: the daemon's]
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) checkpoint_before: Vec<String>,
+    /// How many of these checkpoints are kept; the oldest go. [default: the daemon's]
+    #[arg(long, value_name = "N")]
+    pub(crate) checkpoint_keep: Option<u64>,
+    /// Policy file of which `[lifecycle]` says what the five flags above do where they are not given.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) policy: Option<PathBuf>,
     /// A label.
     #[arg(long, short = 'l', value_name = "NAME=VALUE")]
     pub(crate) label: Vec<String>,
@@ -173,6 +196,16 @@ pub(crate) struct IdsArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct PauseArgs {
+    /// Keep files alone: memory and processes are gone, and take no room. What contexts of code can save is kept.
+    #[arg(long)]
+    pub(crate) no_memory: bool,
+    /// The sandboxes, by id or name.
+    #[arg(value_name = "ID", required = true)]
+    pub(crate) ids: Vec<String>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct RmArgs {
     /// Remove it although it runs.
     #[arg(long, short = 'f')]
@@ -187,6 +220,9 @@ pub(crate) struct ResumeArgs {
     /// How long it lives from now on, such as 90s, 5m or 2h. [default: what it had left when it was paused]
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<String>,
+    /// Go on with files alone, also if memory was kept.
+    #[arg(long)]
+    pub(crate) no_memory: bool,
     /// The sandboxes, by id or name.
     #[arg(value_name = "ID", required = true)]
     pub(crate) ids: Vec<String>,

@@ -5,23 +5,24 @@ use std::net::IpAddr;
 use std::process::ExitCode;
 
 use offleash_api::client::{Client, ClientError};
+use offleash_core::policy::LifecyclePolicy;
 use offleash_core::spec::MountAccess;
 use offleash_core::text::Text;
-use offleash_core::units::Bytes;
-use offleash_daemon::{ALLOW_PTRACE_LABEL, LEVEL_LABEL};
+use offleash_core::units::{Bytes, Millis};
+use offleash_daemon::{ALLOW_PTRACE_LABEL, LEVEL_LABEL, PauseMode};
 use serde_json::{Value, json};
 
 use super::{assignments, line, seconds, text};
 use crate::args::CreateArgs;
 use crate::failure::Failure;
-use crate::specify::volume_of;
+use crate::specify::{read_policy, volume_of};
 
 /// How sizes are written.
 const SIZES: &str = "sizes are such as 512M or 2G: units K, M, G and T (or KiB, MiB …) are powers of 1024, KB, MB, GB and TB of 1000, and \
                      a number without one is bytes";
 
 /// What the daemon calls what these flags say.
-const FLAGS: [(&str, &str); 11] = [
+const FLAGS: [(&str, &str); 15] = [
     ("image", "--image"),
     ("allowOut", "--allow"),
     ("denyOut", "--deny-host"),
@@ -33,6 +34,10 @@ const FLAGS: [(&str, &str); 11] = [
     ("envVars", "--env"),
     ("metadata", "--label"),
     ("name", "--name"),
+    ("idle", "--idle"),
+    ("checkpoint_every", "--checkpoint-every"),
+    ("checkpoint_before", "--checkpoint-before"),
+    ("checkpoint_keep", "--checkpoint-keep"),
 ];
 
 pub(super) fn create(client: &Client, arguments: &CreateArgs) -> Result<ExitCode, Failure> {
@@ -41,6 +46,7 @@ pub(super) fn create(client: &Client, arguments: &CreateArgs) -> Result<ExitCode
         "metadata": assignments("--label", &arguments.label)?,
         "env": assignments("--env", &arguments.env)?,
         "pause_on_timeout": arguments.auto_pause,
+        "pause_mode": PauseMode::of_memory(!arguments.no_memory).as_str(),
         "auto_resume": arguments.auto_resume,
         "limits": {
             "cpus": arguments.cpus.map(|cpus| cpus.0),
@@ -68,6 +74,7 @@ pub(super) fn create(client: &Client, arguments: &CreateArgs) -> Result<ExitCode
     if let Some(text) = &arguments.timeout {
         body["timeout_seconds"] = json!(seconds("--timeout", text)?);
     }
+    lifecycle(arguments, &mut body)?;
     let mut volumes = Vec::new();
     for given in &arguments.volume {
         volumes.push(volume(given)?);
@@ -80,6 +87,41 @@ pub(super) fn create(client: &Client, arguments: &CreateArgs) -> Result<ExitCode
     body["policy"] = policy;
     let made = client.post("/v1/sandboxes", &body).map_err(in_our_words)?;
     line(text(&made, "id"))
+}
+
+/// When it sleeps, and when checkpoints of it are made: as flags say, then as a policy does.
+fn lifecycle(arguments: &CreateArgs, body: &mut Value) -> Result<(), Failure> {
+    let policy = match &arguments.policy {
+        Some(path) => read_policy(path)?.lifecycle,
+        None => LifecyclePolicy::default(),
+    };
+    let time = |flag: &str, given: &Option<String>, policy: Option<Millis>| match given {
+        Some(text) => seconds(flag, text).map(Some),
+        None => Ok(policy.map(|Millis(time)| time.div_ceil(1000))),
+    };
+    if let Some(idle) = time("--idle", &arguments.idle, policy.idle)? {
+        body["idle_seconds"] = json!(idle);
+    }
+    let keeps_memory = arguments.idle_memory.then_some(true).or(policy.idle_memory);
+    if let Some(keeps_memory) = keeps_memory {
+        body["idle_mode"] = json!(PauseMode::of_memory(keeps_memory).as_str());
+    }
+    if let Some(every) = time(
+        "--checkpoint-every",
+        &arguments.checkpoint_every,
+        policy.checkpoint_every,
+    )? {
+        body["checkpoint_every_seconds"] = json!(every);
+    }
+    let before: Vec<String> = policy.checkpoint_before.iter().map(ToString::to_string).collect();
+    let before: Vec<&String> = before.iter().chain(&arguments.checkpoint_before).collect();
+    if !before.is_empty() {
+        body["checkpoint_before"] = json!(before);
+    }
+    if let Some(keep) = arguments.checkpoint_keep.or(policy.checkpoint_keep) {
+        body["checkpoint_keep"] = json!(keep);
+    }
+    Ok(())
 }
 
 /// A volume of the caller's; a directory of the host nobody can have.

@@ -2,6 +2,7 @@
 
 mod images;
 mod keys;
+mod lifecycle;
 mod templates;
 mod written;
 
@@ -252,6 +253,7 @@ fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Wrong> 
     set(&mut config.snapshots.max_checkpoints, snapshots.max_checkpoints);
     set(&mut config.snapshots.max_mib, snapshots.max_mib);
     set(&mut config.zygotes.idle, zygotes.idle_seconds.map(Duration::from_secs));
+    lifecycle::lifecycle(&tables.lifecycle, &mut config.lifecycle)?;
     templates::built(&tables.templates, &mut config.templates)?;
     images::images(&tables.images, &mut config.images)?;
     check_order(&config)?;

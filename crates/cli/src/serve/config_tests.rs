@@ -62,6 +62,31 @@ fn every_key_is_in_the_reference() {
 }
 
 #[test]
+fn sleep_and_checkpoints_are_set_for_all_sandboxes() {
+    let keys = [
+        "idle_seconds = 600",
+        "idle_mode = \"full\"",
+        "idle_seconds_of = { tool = 0 }",
+        "checkpoint_before = [\"rm -rf\"]",
+    ];
+    let tables = parse(&format!("[lifecycle]\n{}", keys.join("\n"))).unwrap();
+    let config = daemon(&tables, None).unwrap().lifecycle;
+    assert_eq!(config.idle, Some(Duration::from_secs(600)));
+    assert_eq!(config.idle_mode, offleash_daemon::PauseMode::Full);
+    assert_eq!(config.idle_of_templates["tool"], Duration::ZERO);
+    assert_eq!(config.checkpoint_before, ["rm -rf".parse().unwrap()]);
+    for wrong in [
+        "idle_mode = \"memory\"",
+        "checkpoint_before = [\"-rf\"]",
+        "checkpoint_keep = 0",
+    ] {
+        let key = wrong.split_once(' ').unwrap().0;
+        let told = refused(&format!("[lifecycle]\n{wrong}"));
+        assert!(told.contains(key), "{told}");
+    }
+}
+
+#[test]
 fn defaults_are_those_of_the_reference() {
     let daemon = daemon(&Tables::default(), None).unwrap();
     let usual = DaemonConfig::default();

@@ -251,6 +251,79 @@ fn a_daemon_that_is_killed_while_it_makes_snapshots_loses_none_and_leaves_no_hal
     });
 }
 
+/// Not a test: what the test below starts, and kills.
+#[test]
+#[ignore = "the daemon that another test kills"]
+fn a_daemon_that_puts_away_and_wakes_without_end() {
+    let Some(state) = std::env::var_os(STATE) else { return };
+    test(async {
+        let daemon = Daemon::open(config(Path::new(&state))).await.unwrap();
+        let me = Caller::local();
+        let page = daemon.list(&me, &ListFilter::default()).unwrap();
+        let sandbox = page.sandboxes.into_iter().next().unwrap();
+        told("ready");
+        for number in 1_u32.. {
+            let (view, _) = daemon.connect(&me, &sandbox.id, None).await.unwrap();
+            let supervisor = daemon.supervisor(&view.id).await.unwrap();
+            output(&supervisor, &format!("echo {number} >~/number")).await;
+            told(&format!("wrote {number}"));
+            daemon.put_away(&me, &sandbox.id).await.unwrap();
+            told("away");
+        }
+    });
+}
+
+#[test]
+fn a_daemon_that_is_killed_while_it_puts_away_and_wakes_loses_no_file() {
+    let points = std::env::var(POINTS)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(24);
+    test(async {
+        let world = World::new();
+        let me = Caller::local();
+        let daemon = world.daemon().await;
+        let sandbox = within(daemon.create(&me, CreateRequest::default())).await.unwrap();
+        let supervisor = daemon.supervisor(&sandbox.id).await.unwrap();
+        output(&supervisor, "seq 2000 >~/lines; echo 0 >~/number").await;
+        drop(supervisor);
+        within(daemon.drain()).await;
+        world.close(daemon).await;
+        for point in 0..points {
+            let mut random = [0; 2];
+            rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).unwrap();
+            let wait = Duration::from_micros(u64::from(u16::from_le_bytes(random)) * 10);
+            let lines = lines_of_killed(&world, "crashes::a_daemon_that_puts_away_and_wakes_without_end", wait);
+            let was = world.registry().sandboxes().unwrap()[0].state;
+            let daemon = world.daemon().await;
+            let (view, _) = within(daemon.connect(&me, &sandbox.id, None)).await.unwrap();
+            assert_eq!(view.id, sandbox.id, "point {point}");
+            let supervisor = daemon.supervisor(&sandbox.id).await.unwrap();
+            let said = output(&supervisor, "cat ~/number; wc -l <~/lines").await;
+            let (number, rest) = said.split_once('\n').unwrap();
+            let wrote = lines.iter().filter_map(|line| line.strip_prefix("wrote ")).next_back();
+            let (number, wrote): (u32, u32) = (number.parse().unwrap(), wrote.map_or(0, |text| text.parse().unwrap()));
+            // What was written before it was told is there; one that was about to tell may have written more.
+            assert!(
+                number >= wrote,
+                "point {point} ({was}): {number} after {wrote}: {lines:?}"
+            );
+            assert_eq!(rest, "2000\n", "point {point} ({was})");
+            output(&supervisor, "echo 0 >~/number").await;
+            drop(supervisor);
+            eventually("the end of other supervisors", || {
+                (supervisors_below(world.site.root()).len() == 1).then_some(())
+            })
+            .await;
+            within(daemon.drain()).await;
+            world.close(daemon).await;
+        }
+        let daemon = world.daemon().await;
+        within(daemon.kill(&me, &sandbox.id)).await.unwrap();
+        world.emptied().await;
+    });
+}
+
 /// Runs a daemon for a time after it is ready, and kills it; answers what it told.
 fn lines_of_killed(world: &World, name: &str, wait: Duration) -> Vec<String> {
     let mut child = Command::new(std::env::current_exe().unwrap())

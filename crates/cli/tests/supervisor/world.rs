@@ -61,6 +61,7 @@ pub(crate) fn order(site: &Site) -> SupervisorOrder {
         descent: ZygoteRole::Alone,
         wants_copy: false,
         is_copied: false,
+        is_kept: false,
         snapshot: None,
         volumes: Vec::new(),
         longest_hold_ms: None,

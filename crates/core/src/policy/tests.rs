@@ -49,9 +49,32 @@ fn a_full_policy_is_read() {
         pids = 64
         cpus = 1.5
         wall_time = "unlimited"
+
+        [lifecycle]
+        idle = "10m"
+        checkpoint_before = ["rm -rf"]
+        checkpoint_keep = 3
         "#,
     )
     .unwrap();
+    let lifecycle = LifecyclePolicy {
+        idle: Some(Millis(600_000)),
+        checkpoint_before: vec!["rm -rf".parse().unwrap()],
+        checkpoint_keep: Some(3),
+        ..LifecyclePolicy::default()
+    };
+    assert_eq!(policy.lifecycle, lifecycle);
+    for wrong in [
+        "idle = \"soon\"",
+        "checkpoint_before = [\"-rf\"]",
+        "checkpoint_keep = 0",
+        "sleep = 1",
+    ] {
+        assert!(
+            refused(&format!("[lifecycle]\n{wrong}")).starts_with("line 2, column "),
+            "{wrong}"
+        );
+    }
     let mut spec = SandboxSpec {
         workspace: Some(WorkspaceSpec {
             path: "/w".into(),

@@ -9,12 +9,13 @@ use super::Daemon;
 use crate::caller::Caller;
 use crate::error::DaemonError;
 use crate::forking::{ForkRequest, ForkResults};
+use crate::lifecycle::PauseMode;
 use crate::listing::{self, ListFilter};
 use crate::records::{EventsRequest, LogsRequest};
 use crate::registry::Scope;
 use crate::request::{CreateRequest, NetworkSettings};
 use crate::specification::{time_left, timeout};
-use crate::transitions::PauseCondition;
+use crate::transitions::{PauseCondition, ResumeMode};
 use crate::view::{LogLine, NameMatches, SandboxEvent, SandboxPage, SandboxView, UsageSample};
 
 impl Daemon {
@@ -104,11 +105,26 @@ impl Daemon {
         seconds: Option<u64>,
     ) -> Result<(SandboxView, bool), DaemonError> {
         let time = timeout(seconds, self.config())?;
-        self.run_for(caller, id, Some(time)).await
+        self.run_for(caller, id, Some(time), ResumeMode::Restore).await
+    }
+
+    /// As [`Self::connect`], but a paused sandbox goes on with its files alone, also if its memory was kept.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub async fn connect_rebooted(
+        &self,
+        caller: &Caller,
+        id: &str,
+        seconds: Option<u64>,
+    ) -> Result<(SandboxView, bool), DaemonError> {
+        let time = timeout(seconds, self.config())?;
+        self.run_for(caller, id, Some(time), ResumeMode::Reboot).await
     }
 
     /// As [`Self::connect`], but without a time: a paused sandbox has left what it had when it was paused, or the default
-    /// time if that was nothing, and the time of a running one stays as it is.
+    /// time if that was nothing, and the time of a running one stays as it is. `mode` says with what it goes on, as far as that was
+    /// kept.
     ///
     /// # Errors
     /// As [`Self::connect`].
@@ -117,9 +133,14 @@ impl Daemon {
         caller: &Caller,
         id: &str,
         seconds: Option<u64>,
+        mode: PauseMode,
     ) -> Result<(SandboxView, bool), DaemonError> {
+        let mode = match mode {
+            PauseMode::Full => ResumeMode::Restore,
+            PauseMode::Filesystem => ResumeMode::Reboot,
+        };
         let time = seconds.map(|seconds| timeout(Some(seconds), self.config()));
-        self.run_for(caller, id, time.transpose()?).await
+        self.run_for(caller, id, time.transpose()?, mode).await
     }
 
     async fn run_for(
@@ -127,9 +148,10 @@ impl Daemon {
         caller: &Caller,
         id: &str,
         time: Option<Duration>,
+        mode: ResumeMode,
     ) -> Result<(SandboxView, bool), DaemonError> {
         caller.require(Scope::Create)?;
-        self.services.changer.run_for(caller, id, time).await
+        self.services.changer.run_for(caller, id, time, mode).await
     }
 
     /// Freezes a sandbox with all that is in it; its time does not run any more.
@@ -137,7 +159,7 @@ impl Daemon {
     /// # Errors
     /// `NotFound`, `Forbidden`, `Conflict` if it is paused or something else is being done with it, `Unsupported`.
     pub async fn pause(&self, caller: &Caller, id: &str) -> Result<(), DaemonError> {
-        self.pause_if(caller, id, PauseCondition::Always).await
+        self.pause_if(caller, id, PauseCondition::Always, PauseMode::Full).await
     }
 
     /// As [`Self::pause`], if the guest in it answers.
@@ -145,12 +167,29 @@ impl Daemon {
     /// # Errors
     /// As [`Self::pause`]; `GuestUnresponsive`, and the sandbox runs on.
     pub async fn pause_healthy(&self, caller: &Caller, id: &str) -> Result<(), DaemonError> {
-        self.pause_if(caller, id, PauseCondition::GuestAnswers).await
+        self.pause_if(caller, id, PauseCondition::GuestAnswers, PauseMode::Full)
+            .await
     }
 
-    async fn pause_if(&self, caller: &Caller, id: &str, condition: PauseCondition) -> Result<(), DaemonError> {
+    /// Ends the processes of a sandbox and keeps its files, with what contexts of code could save; its time does not run any
+    /// more.
+    ///
+    /// # Errors
+    /// As [`Self::pause`]; `QuotaExceeded`, and `Conflict` where its template was built again since it was made.
+    pub async fn put_away(&self, caller: &Caller, id: &str) -> Result<(), DaemonError> {
+        self.pause_if(caller, id, PauseCondition::Always, PauseMode::Filesystem)
+            .await
+    }
+
+    async fn pause_if(
+        &self,
+        caller: &Caller,
+        id: &str,
+        condition: PauseCondition,
+        mode: PauseMode,
+    ) -> Result<(), DaemonError> {
         caller.require(Scope::Create)?;
-        self.services.changer.pause_if(caller, id, condition).await
+        self.services.changer.pause_if(caller, id, condition, mode).await
     }
 
     /// Lets a paused sandbox go on, for so many seconds.
@@ -161,7 +200,25 @@ impl Daemon {
     pub async fn resume(&self, caller: &Caller, id: &str, seconds: Option<u64>) -> Result<SandboxView, DaemonError> {
         let time = timeout(seconds, self.config())?;
         caller.require(Scope::Create)?;
-        self.services.changer.resume(caller, id, time).await
+        self.services
+            .changer
+            .resume(caller, id, time, ResumeMode::Restore)
+            .await
+    }
+
+    /// As [`Self::resume`], with its files alone, also if its memory was kept.
+    ///
+    /// # Errors
+    /// As [`Self::resume`].
+    pub async fn resume_rebooted(
+        &self,
+        caller: &Caller,
+        id: &str,
+        seconds: Option<u64>,
+    ) -> Result<SandboxView, DaemonError> {
+        let time = timeout(seconds, self.config())?;
+        caller.require(Scope::Create)?;
+        self.services.changer.resume(caller, id, time, ResumeMode::Reboot).await
     }
 
     /// Replaces what a running sandbox may reach. Who may reach it stays as it was.

@@ -1,15 +1,38 @@
 //! What the data plane asks, which has checked itself who may.
 
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
 
+use offleash_supervisor::service::SandboxUse;
 use offleash_supervisor::service::client::SupervisorClient;
+use offleash_supervisor::service::message::StartExec;
 
 use super::Daemon;
 use crate::contexts::SandboxContexts;
 use crate::error::DaemonError;
 use crate::listing;
+use crate::sandboxes::SandboxUseGuard;
+use crate::snapshots::AutomaticCheckpoints;
 use crate::transitions::WhenPaused;
 use crate::view::AccessRules;
+
+/// A use of a sandbox, before whose commands checkpoints may be made.
+#[derive(Debug)]
+struct ObservedUse {
+    used: SandboxUseGuard,
+    /// It does not keep the daemon.
+    automatic: Weak<AutomaticCheckpoints>,
+}
+
+impl SandboxUse for ObservedUse {
+    fn before_start<'a>(&'a self, start: &'a StartExec) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(async move {
+            if let Some(automatic) = self.automatic.upgrade() {
+                automatic.before_start(self.used.entry(), start).await;
+            }
+        })
+    }
+}
 
 impl Daemon {
     /// What the data plane must know of a sandbox before it lets anybody in.
@@ -29,13 +52,18 @@ impl Daemon {
     }
 
     /// The supervisor of a running sandbox, for the data plane, which has checked who asks. One that is paused is resumed
-    /// if traffic resumes it.
+    /// if traffic resumes it. As long as the answer lives, or what comes from it, the sandbox is used and does not sleep.
     ///
     /// # Errors
     /// `NotFound`, `Conflict` if it is paused, `Supervisor`; `QuotaExceeded` and `Overloaded` where it cannot be resumed now.
     pub async fn supervisor(&self, id: &str) -> Result<SupervisorClient, DaemonError> {
-        let found = self.services.changer.supervisor(id, WhenPaused::Resume).await;
-        found.map(|(_, supervisor)| supervisor)
+        let services = &self.services;
+        let used = services.changer.running(id, WhenPaused::Resume).await?;
+        let supervisor = services.core.host.supervisor(used.entry().id());
+        Ok(supervisor.used_by(Arc::new(ObservedUse {
+            used,
+            automatic: Arc::downgrade(&services.automatic),
+        })))
     }
 
     /// As [`Self::supervisor`], for what no sandbox is resumed for.
@@ -43,8 +71,13 @@ impl Daemon {
     /// # Errors
     /// As [`Self::supervisor`].
     pub async fn supervisor_unless_paused(&self, id: &str) -> Result<SupervisorClient, DaemonError> {
-        let found = self.services.changer.supervisor(id, WhenPaused::Leave).await;
-        found.map(|(_, supervisor)| supervisor)
+        let services = &self.services;
+        let looked_at = services.changer.running(id, WhenPaused::Leave).await?;
+        let supervisor = services.core.host.supervisor(looked_at.entry().id());
+        Ok(supervisor.used_by(Arc::new(ObservedUse {
+            used: looked_at,
+            automatic: Arc::downgrade(&services.automatic),
+        })))
     }
 
     /// The contexts of a sandbox, which is resumed by this when traffic resumes it. Who asks was checked.
@@ -66,12 +99,13 @@ impl Daemon {
     }
 
     async fn contexts_when(&self, id: &str, when_paused: WhenPaused) -> Result<Arc<SandboxContexts>, DaemonError> {
-        let (entry, _supervisor) = self.services.changer.supervisor(id, when_paused).await?;
+        let used = self.services.changer.running(id, when_paused).await?;
+        let entry = used.entry();
         // One that ended meanwhile has none any more.
-        if !self.services.core.sandboxes.has(&entry) {
+        if !self.services.core.sandboxes.has(entry) {
             return Err(DaemonError::not_found(id));
         }
         self.services.zygotes.want(&entry.template());
-        Ok(self.services.contexts.of(&entry))
+        Ok(self.services.contexts.of(entry))
     }
 }

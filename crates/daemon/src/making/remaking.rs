@@ -19,13 +19,27 @@ use crate::supervisor_pool;
 /// How long the supervisor before may take to end.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// What a sandbox is made anew of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RemakeBasis {
+    /// A checkpoint, as its specification says: what it has written since is gone. It runs when it is there.
+    Checkpoint,
+    /// What it has written, which was kept. Whether it runs is the caller's to say.
+    KeptFiles,
+}
+
 impl SandboxMaker {
     /// Makes the sandbox of `entry` again, of what its specification says, once its supervisor has ended. What that left is
     /// removed.
     ///
     /// # Errors
     /// Why it is not there; what there is of it is for the next try to remove.
-    pub(crate) async fn remake(&self, entry: &Arc<SandboxEntry>, turn: &SandboxTurn<'_>) -> Result<(), DaemonError> {
+    pub(crate) async fn remake(
+        &self,
+        entry: &Arc<SandboxEntry>,
+        basis: RemakeBasis,
+        turn: &SandboxTurn<'_>,
+    ) -> Result<(), DaemonError> {
         let lives = || DaemonError::conflict(entry.name(), "has a supervisor that does not end");
         let ended = timeout(END_TIMEOUT, entry.supervisor_ended()).await;
         ended.map_err(|_| lives())?;
@@ -34,7 +48,10 @@ impl SandboxMaker {
             tried: "remove what a sandbox left",
             source: why.into(),
         };
-        host.remove(entry.id()).await.map_err(left)?;
+        match basis {
+            RemakeBasis::Checkpoint => host.remove(entry.id()).await.map_err(left)?,
+            RemakeBasis::KeptFiles => host.remove_but_files(entry.id()).await.map_err(left)?,
+        }
         let waiting = supervisor_pool::take(&self.supervisors, host.program());
         let (started, process, watched) = host.launch(entry.id(), waiting).await?;
         entry.renew_supervisor();
@@ -44,15 +61,17 @@ impl SandboxMaker {
             self.core.registry.write(entry, None, recorded).await?;
             let order = SupervisorOrder {
                 descent: ZygoteRole::Alone,
+                is_kept: basis == RemakeBasis::KeptFiles,
                 ..self.sandbox_order(entry)?
             };
-            let made = started.give(&order, self.config.create_timeout).await?;
+            let made = started.give(&order, self.config.create_timeout).await;
+            let made = made.map_err(DaemonError::of_volumes)?;
             let has_secrets = !secret_use::used(&entry.specification().network).is_empty();
             if has_secrets && !self.secrets.renew_one(entry, turn).await {
                 let source = std::io::Error::other("its secrets cannot be put in");
                 return Err(DaemonError::supervisor("make a sandbox", source));
             }
-            self.note_remade(entry, made).await
+            self.note_remade(entry, basis, made).await
         };
         let made = made.await;
         if made.is_err() && process.kill().is_ok() {
@@ -61,7 +80,12 @@ impl SandboxMaker {
         made
     }
 
-    async fn note_remade(&self, entry: &SandboxEntry, made: MadeSandbox) -> Result<(), DaemonError> {
+    async fn note_remade(
+        &self,
+        entry: &SandboxEntry,
+        basis: RemakeBasis,
+        made: MadeSandbox,
+    ) -> Result<(), DaemonError> {
         let specification = Specification {
             zygote: made.descent.zygote(),
             level: made.hello.level.to_string(),
@@ -71,7 +95,9 @@ impl SandboxMaker {
         };
         let text = specification.to_json();
         let running = |row: &mut SandboxRow| {
-            row.state = SandboxState::Running;
+            if basis == RemakeBasis::Checkpoint {
+                row.state = SandboxState::Running;
+            }
             row.spec = text;
         };
         self.core.registry.write(entry, None, running).await?;

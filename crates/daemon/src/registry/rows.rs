@@ -97,6 +97,12 @@ pub enum SandboxState {
     Paused,
     /// It is being resumed.
     Resuming,
+    /// Its processes are being ended, and its files stay.
+    PuttingAway,
+    /// Its files are there, and nothing else.
+    PutAway,
+    /// It is being made again, in its place and with its files.
+    Waking,
     /// It is being made anew in its place, with the files of a checkpoint.
     Restoring,
     /// It is being killed.
@@ -288,7 +294,7 @@ impl UnknownWord {
 
 words!(SandboxState, "state of a sandbox":
     Creating = "creating", Running = "running", Pausing = "pausing", Paused = "paused", Resuming = "resuming",
-    Restoring = "restoring", Killing = "killing");
+    PuttingAway = "putting_away", PutAway = "put_away", Waking = "waking", Restoring = "restoring", Killing = "killing");
 words!(Scope, "scope (admin, create, read)": Admin = "admin", Create = "create", Read = "read");
 words!(EventKind, "kind of event":
     Created = "created", Updated = "updated", Paused = "paused", Resumed = "resumed", TimedOut = "timed_out",

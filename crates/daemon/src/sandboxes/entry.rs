@@ -3,17 +3,20 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use offleash_core::id::RunId;
 use offleash_core::spec::ProcessRef;
+use offleash_store::HeldSnapshot;
 use offleash_supervisor::clock::{UnixMs, from_ms};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::activity::SandboxActivity;
 use crate::error::DaemonError;
 use crate::history::EndCause;
-use crate::origin::{TemplateOrigin, image_name};
+use crate::lifecycle::PauseMode;
+use crate::origin::{HeldOrigin, TemplateOrigin, image_name};
 use crate::registry::{SandboxRow, SandboxState, SupervisorProcess};
 use crate::request::{NAME_LABEL, OnTimeout};
 use crate::secret_use::SecretVersions;
@@ -36,8 +39,30 @@ pub(crate) struct SandboxEntry {
     expiring: AtomicBool,
     /// Whether its supervisor has ended.
     ended: watch::Sender<bool>,
+    /// How it is used.
+    activity: SandboxActivity,
+    /// What its files lie over, which stays in place while no supervisor holds it.
+    below: Mutex<Option<LayersBelow>>,
+    /// When a checkpoint of it was made by itself, or it was looked at for that.
+    checkpointed: Mutex<Instant>,
     /// Whether an earlier daemon made it, and may have started what this one knows nothing of.
     is_adopted: bool,
+}
+
+/// What the files of a sandbox lie over; it stays in place as long as this lives.
+#[derive(Debug)]
+pub(crate) struct LayersBelow {
+    _origin: HeldOrigin,
+    _snapshot: Option<HeldSnapshot>,
+}
+
+impl LayersBelow {
+    pub(crate) fn new(origin: HeldOrigin, snapshot: Option<HeldSnapshot>) -> Self {
+        Self {
+            _origin: origin,
+            _snapshot: snapshot,
+        }
+    }
 }
 
 /// What is known of a sandbox.
@@ -92,6 +117,9 @@ impl SandboxEntry {
             writing: tokio::sync::Mutex::default(),
             expiring: AtomicBool::new(false),
             ended: watch::Sender::new(false),
+            activity: SandboxActivity::default(),
+            below: Mutex::default(),
+            checkpointed: Mutex::new(Instant::now()),
             is_adopted: false,
         }
     }
@@ -128,14 +156,24 @@ impl SandboxEntry {
         look(&self.facts())
     }
 
-    /// # Errors
-    /// `Conflict` if it is paused, `NotFound` if it ends or has ended.
-    pub(crate) fn check_runs(&self) -> Result<(), DaemonError> {
-        match self.state() {
-            SandboxState::Running => Ok(()),
-            SandboxState::Paused => Err(DaemonError::conflict(self.name(), "is paused")),
-            _ => Err(DaemonError::not_found(self.name())),
-        }
+    /// How it is used.
+    pub(crate) fn activity(&self) -> &SandboxActivity {
+        &self.activity
+    }
+
+    /// Keeps what its files lie over in place while no supervisor does, or lets it go.
+    pub(crate) fn hold_below(&self, below: Option<LayersBelow>) {
+        *self.below.lock().unwrap_or_else(PoisonError::into_inner) = below;
+    }
+
+    /// When it was seen to last whether a checkpoint is due.
+    pub(crate) fn checkpointed(&self) -> Instant {
+        *self.checkpointed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It was seen to whether a checkpoint is due.
+    pub(crate) fn note_checkpointed(&self) {
+        *self.checkpointed.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
     pub(crate) fn state(&self) -> SandboxState {
@@ -167,9 +205,9 @@ impl SandboxEntry {
         self.facts().row.end_ms
     }
 
-    /// Whether traffic resumes it when it is paused.
+    /// Whether traffic resumes it when it is paused: if that was asked for, or it sleeps.
     pub(crate) fn is_resumed_by_traffic(&self) -> bool {
-        self.facts().row.auto_resume
+        self.facts().is_resumed_by_traffic()
     }
 
     pub(crate) fn specification(&self) -> Arc<Specification> {
@@ -365,7 +403,16 @@ impl SandboxFacts {
 
     /// Whether its CPUs are used.
     pub(super) fn uses_cpus(&self) -> bool {
-        self.row.state != SandboxState::Paused || self.resuming
+        !matches!(self.row.state, SandboxState::Paused | SandboxState::PutAway) || self.resuming
+    }
+
+    /// Whether its memory is used.
+    pub(super) fn uses_memory(&self) -> bool {
+        self.row.state != SandboxState::PutAway || self.resuming
+    }
+
+    fn is_resumed_by_traffic(&self) -> bool {
+        self.row.auto_resume || self.specification.asleep
     }
 
     pub(super) fn is_of_request(&self, idempotency_key: Option<&str>) -> bool {
@@ -384,8 +431,12 @@ impl SandboxFacts {
         self.row.key_id.as_ref()?;
         match self.row.state {
             SandboxState::Creating | SandboxState::Killing => None,
-            SandboxState::Running | SandboxState::Pausing | SandboxState::Restoring => Some(VisibleState::Running),
-            SandboxState::Paused | SandboxState::Resuming => Some(VisibleState::Paused),
+            SandboxState::Running | SandboxState::Pausing | SandboxState::PuttingAway | SandboxState::Restoring => {
+                Some(VisibleState::Running)
+            }
+            SandboxState::Paused | SandboxState::Resuming | SandboxState::PutAway | SandboxState::Waking => {
+                Some(VisibleState::Paused)
+            }
         }
     }
 
@@ -405,6 +456,13 @@ impl SandboxFacts {
             traffic_token: row.traffic_token.clone(),
             on_timeout: OnTimeout::of(row),
             auto_resume: row.auto_resume,
+            pause_mode: match row.state {
+                SandboxState::Paused | SandboxState::Resuming => Some(PauseMode::Full),
+                SandboxState::PutAway | SandboxState::Waking => Some(PauseMode::Filesystem),
+                _ => None,
+            },
+            asleep: specification.asleep,
+            lifecycle: specification.lifecycle.clone(),
             network: specification.network.clone(),
             volumes: specification.volumes.clone(),
             limits: specification.limits,
@@ -426,7 +484,7 @@ impl SandboxFacts {
             state: self.visible_state()?,
             id: row.id.clone(),
             key_id: row.key_id.clone()?,
-            auto_resume: row.auto_resume,
+            auto_resume: self.is_resumed_by_traffic(),
             access_token: row.access_token.clone(),
             traffic_token: row.traffic_token.clone(),
             mask_request_host: specification.network.mask_request_host.clone(),

@@ -27,7 +27,9 @@ impl QuotaUse {
     pub(super) fn add(&mut self, facts: &SandboxFacts) {
         let limits = &facts.specification().limits;
         self.sandboxes += 1;
-        self.memory_mib = self.memory_mib.saturating_add(limits.memory_mib);
+        if facts.uses_memory() {
+            self.memory_mib = self.memory_mib.saturating_add(limits.memory_mib);
+        }
         self.disk_mib = self.disk_mib.saturating_add(limits.disk_mib);
         if facts.uses_cpus() {
             self.cpus += u64::from(limits.cpus);
@@ -37,9 +39,9 @@ impl QuotaUse {
     /// Whether another sandbox fits.
     pub(super) fn check(&self, quota: &Quota, limits: &SandboxLimits) -> Result<(), DaemonError> {
         self.check_cpus(quota, limits)?;
+        self.check_memory(quota, limits)?;
         Self::check_rows([
             ("sandboxes", quota.sandboxes.map(u64::from), self.sandboxes, 1),
-            ("MiB of memory", quota.memory_mib, self.memory_mib, limits.memory_mib),
             ("MiB of disk", quota.disk_mib, self.disk_mib, limits.disk_mib),
         ])
     }
@@ -52,6 +54,11 @@ impl QuotaUse {
     /// Whether what a paused sandbox does not use and a running one does fits.
     pub(super) fn check_cpus(&self, quota: &Quota, limits: &SandboxLimits) -> Result<(), DaemonError> {
         Self::check_rows([("CPUs", quota.cpus.map(u64::from), self.cpus, u64::from(limits.cpus))])
+    }
+
+    /// Whether the memory of one whose files alone were kept fits.
+    pub(super) fn check_memory(&self, quota: &Quota, limits: &SandboxLimits) -> Result<(), DaemonError> {
+        Self::check_rows([("MiB of memory", quota.memory_mib, self.memory_mib, limits.memory_mib)])
     }
 
     /// What is counted: its name, the quota, what is used and what is asked for.

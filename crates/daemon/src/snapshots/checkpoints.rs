@@ -16,8 +16,7 @@ use crate::daemon_core::DaemonCore;
 use crate::ending::SandboxEnder;
 use crate::error::DaemonError;
 use crate::history::{EventNote, who};
-use crate::making::SandboxMaker;
-use crate::origin::HeldOrigin;
+use crate::making::{RemakeBasis, SandboxMaker};
 use crate::origins::OriginFinder;
 use crate::registry::{EventKind, SandboxState, SnapshotKind, SnapshotRow, SnapshotState};
 use crate::sandboxes::{SandboxEntry, SandboxTurn};
@@ -54,7 +53,7 @@ impl CheckpointStore {
         }
     }
 
-    /// Makes a checkpoint of a running sandbox.
+    /// Makes a checkpoint of a sandbox, running or paused.
     ///
     /// # Errors
     /// As [`SnapshotStore::create`].
@@ -73,6 +72,7 @@ impl CheckpointStore {
                 name: name.map(|name| name.as_str().to_owned()),
                 parent,
                 contexts: CarriedContexts::Nothing,
+                automatic: None,
             };
             let row = store.snapshots.copy(&source, &caller, asked).await?;
             store.note_at(&source, &row.id).await?;
@@ -81,6 +81,46 @@ impl CheckpointStore {
             Ok(SnapshotView::of(&row))
         };
         self.core.jobs.detached(work).await
+    }
+
+    /// Makes a checkpoint that nobody asked for now; `why` is as in `every 600 s`.
+    ///
+    /// # Errors
+    /// As [`SnapshotStore::create`].
+    pub(super) async fn create_automatic(
+        self: &Arc<Self>,
+        source: &Arc<SandboxEntry>,
+        why: String,
+    ) -> Result<(), DaemonError> {
+        let (store, source) = (Arc::clone(self), Arc::clone(source));
+        let work = async move {
+            let line = format!("made a checkpoint of it {why}");
+            let asked = CopyRequest {
+                kind: SnapshotKind::Checkpoint,
+                name: None,
+                parent: source.specification().checkpoint.clone(),
+                contexts: CarriedContexts::Nothing,
+                automatic: Some(why),
+            };
+            // It is its owner's, whoever makes it.
+            let row = store.snapshots.copy(&source, &Caller::local(), asked).await?;
+            store.note_at(&source, &row.id).await?;
+            source.note_checkpointed();
+            store
+                .core
+                .registry
+                .log(source.name(), LogLevel::Info, format!("{line}: `{}`", row.id));
+            Ok(())
+        };
+        self.core.jobs.detached(work).await
+    }
+
+    /// Removes one of a sandbox's.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub(super) async fn release(&self, id: &str) -> Result<(), DaemonError> {
+        self.snapshots.release(id).await
     }
 
     /// The next checkpoint comes after this one.
@@ -107,7 +147,11 @@ impl CheckpointStore {
         Ok((rows.iter().map(SnapshotView::of).collect(), at))
     }
 
-    fn of(&self, entry: &SandboxEntry) -> Result<Vec<SnapshotRow>, DaemonError> {
+    /// The checkpoints of a sandbox, the oldest first.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub(super) fn of(&self, entry: &SandboxEntry) -> Result<Vec<SnapshotRow>, DaemonError> {
         let rows = self
             .core
             .registry
@@ -151,16 +195,21 @@ impl CheckpointStore {
         let work = async move {
             let turn = entry.turn_soon().await?;
             match entry.state() {
-                SandboxState::Running | SandboxState::Paused | SandboxState::Restoring => {}
+                SandboxState::Running | SandboxState::Paused | SandboxState::PutAway | SandboxState::Restoring => {}
                 _ => return Err(DaemonError::not_found(entry.name())),
             }
+            // What a paused one does not use is its owner's again.
+            let quota = store.core.quota_of(&entry, Some(&caller))?;
+            let _reserved = store.core.sandboxes.reserve_if_paused(&entry, &quota)?;
             let checkpoint = store.find(&entry, &which)?;
             // It stays in place until the sandbox itself holds it.
             let _held = store.core.host.hold_snapshot(Some(&checkpoint.id)).await?;
-            let _base = store.base_of(&entry).await?;
+            let _base = store.origins.same(&entry).await?;
             let specification = Specification {
                 snapshot: Some(checkpoint.id.clone()),
                 checkpoint: Some(checkpoint.id.clone()),
+                asleep: false,
+                saved: Vec::new(),
                 ..Specification::clone(&entry.specification())
             };
             let text = specification.to_json();
@@ -172,6 +221,8 @@ impl CheckpointStore {
             let updated = EventNote::new(EventKind::Updated, line);
             store.core.registry.write(&entry, Some(updated), restoring).await?;
             entry.set_specification(specification);
+            store.core.host.stop_keeping_files(entry.id());
+            entry.hold_below(None);
             let aside = store.core.host.set_layer_aside(entry.id());
             store.ender.end_supervisor(&entry).await;
             let made = store.make_again(&entry, &turn).await;
@@ -195,25 +246,10 @@ impl CheckpointStore {
         entry: &Arc<SandboxEntry>,
         turn: &SandboxTurn<'_>,
     ) -> Result<(), DaemonError> {
-        let _base = self.base_of(entry).await?;
+        let _base = self.origins.same(entry).await?;
         self.contexts.forget(entry.name());
-        self.maker.remake(entry, turn).await?;
+        self.maker.remake(entry, RemakeBasis::Checkpoint, turn).await?;
         self.core.sandboxes.note_end_changed();
         Ok(())
-    }
-
-    /// What the files of a sandbox lie over, which stays as long as this is held.
-    ///
-    /// # Errors
-    /// `Conflict` when that is another build by now: what was written says nothing of what lies below.
-    async fn base_of(&self, entry: &SandboxEntry) -> Result<HeldOrigin, DaemonError> {
-        let held = self.origins.again(&entry.origin()).await?;
-        match held.origin().build == entry.specification().build {
-            true => Ok(held),
-            false => Err(DaemonError::conflict(
-                entry.name(),
-                "cannot be put back: its template was built anew since it was made",
-            )),
-        }
     }
 }

@@ -4,6 +4,7 @@
 //! anything of it, and ready there when it is whole; what is half made the next daemon removes. One that is removed is
 //! nobody's at once, and its files go when the last sandbox that uses them has ended. Deliberately not here: copying.
 
+mod automatic;
 mod checkpoints;
 mod copier;
 mod view;
@@ -24,12 +25,13 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant as Deadline, timeout_at};
 
+pub(crate) use self::automatic::AutomaticCheckpoints;
 pub(crate) use self::checkpoints::CheckpointStore;
 use self::copier::SnapshotCopier;
 pub use self::view::{SnapshotFilter, SnapshotPage, SnapshotView};
 use crate::admission::AdmissionControl;
 use crate::caller::Caller;
-use crate::carrying::{CarriedContexts, ContextCarrier};
+use crate::carrying::CarriedContexts;
 use crate::config::DaemonConfig;
 use crate::daemon_core::DaemonCore;
 use crate::error::DaemonError;
@@ -41,6 +43,7 @@ use crate::registry::{Change, Registry, SnapshotKind, SnapshotRow, SnapshotState
 use crate::request::CreateRequest;
 use crate::sandboxes::SandboxEntry;
 use crate::specification::{Specification, check_imported};
+use crate::still::StillSources;
 use crate::templates::TemplateStore;
 use crate::view::SandboxLimits;
 
@@ -86,6 +89,9 @@ pub(crate) struct SnapshotSpec {
     env: BTreeMap<String, String>,
     limits: SandboxLimits,
     contexts: Vec<SavedContext>,
+    /// Why it was made, if by itself, as in `every 600 s`.
+    #[serde(default)]
+    automatic: Option<String>,
 }
 
 /// What a sandbox that is about to be made of a snapshot gets of it.
@@ -127,7 +133,7 @@ pub(crate) struct SnapshotStore {
     admission: Arc<AdmissionControl>,
     templates: Arc<TemplateStore>,
     origins: Arc<OriginFinder>,
-    carrier: Arc<ContextCarrier>,
+    still: Arc<StillSources>,
     places: Semaphore,
 }
 
@@ -137,6 +143,7 @@ struct CopyRequest {
     name: Option<String>,
     parent: Option<String>,
     contexts: CarriedContexts,
+    automatic: Option<String>,
 }
 
 impl SnapshotStore {
@@ -146,7 +153,7 @@ impl SnapshotStore {
         admission: Arc<AdmissionControl>,
         templates: Arc<TemplateStore>,
         origins: Arc<OriginFinder>,
-        carrier: Arc<ContextCarrier>,
+        still: Arc<StillSources>,
     ) -> Self {
         Self {
             core,
@@ -154,12 +161,12 @@ impl SnapshotStore {
             admission,
             templates,
             origins,
-            carrier,
+            still,
             places: Semaphore::new(MAX_COPYING),
         }
     }
 
-    /// Makes a snapshot of a running sandbox.
+    /// Makes a snapshot of a sandbox, running or paused.
     ///
     /// # Errors
     /// `NotFound`, `Invalid`, `Conflict` if it does not run or is changed meanwhile, `QuotaExceeded`, `Overloaded`, `Draining`,
@@ -181,6 +188,7 @@ impl SnapshotStore {
                 name: request.name.map(|name| name.as_str().to_owned()),
                 parent: None,
                 contexts: request.contexts,
+                automatic: None,
             };
             let row = store.copy(&source, &caller, asked).await?;
             let line = format!("{} made snapshot `{}` of it", who(&caller), row.id);
@@ -205,14 +213,14 @@ impl SnapshotStore {
     /// Copies what a sandbox has written. What is half made when that fails is removed.
     async fn copy(
         &self,
-        source: &SandboxEntry,
+        source: &Arc<SandboxEntry>,
         caller: &Caller,
         asked: CopyRequest,
     ) -> Result<SnapshotRow, DaemonError> {
         if self.core.jobs.is_draining() {
             return Err(DaemonError::Draining);
         }
-        source.check_runs()?;
+        self.still.check(source)?;
         self.admission.check()?;
         let (row, before) = self.new_row(source, caller, &asked)?;
         self.core
@@ -260,6 +268,7 @@ impl SnapshotStore {
             env: specification.env.clone(),
             limits: specification.limits,
             contexts: Vec::new(),
+            automatic: asked.automatic.clone(),
         };
         let row = SnapshotRow {
             id: random::snapshot_id()?.as_str().to_owned(),
@@ -315,7 +324,7 @@ impl SnapshotStore {
 
     async fn carry_out(
         &self,
-        source: &SandboxEntry,
+        source: &Arc<SandboxEntry>,
         contexts: CarriedContexts,
         mut row: SnapshotRow,
         before: Option<String>,
@@ -338,10 +347,8 @@ impl SnapshotStore {
             what: "places for snapshots",
             retry_after: Duration::from_secs(1),
         })?;
-        let supervisor = self.core.host.supervisor(source.id());
         let failed = |error| DaemonError::of_supervisor("make a snapshot of a sandbox", source.name(), error);
-        self.admission
-            .check_disk(supervisor.usage().await.map_err(failed)?.disk_bytes)?;
+        self.admission.check_disk(self.still.disk_bytes(source).await?)?;
         let process = source.supervisor_process();
         let mut copier = SnapshotCopier::start(self.core.host.program(), &order)?;
         let too_slow = || DaemonError::NotCopied {
@@ -351,14 +358,16 @@ impl SnapshotStore {
         };
         timeout_at(until, copier.ready()).await.map_err(|_| too_slow())??;
         // Cells may take long, and whoever ends the sandbox meanwhile shall not wait for them.
-        let saved = self.carrier.save(source, contexts).await?;
+        let saved = self.still.save(source, contexts).await?;
         let turn = source.turn_soon().await?;
-        source.check_runs()?;
         if source.supervisor_process() != process {
-            return Err(DaemonError::conflict(source.name(), "was put back meanwhile"));
+            return Err(DaemonError::conflict(
+                source.name(),
+                "was put back, put away or woken meanwhile",
+            ));
         }
         let begun = Instant::now();
-        let held = supervisor.hold_still().await.map_err(failed)?;
+        let held = self.still.hold(source, &turn).await?;
         let copied = timeout_at(Deadline::now() + self.config.forks.copy, copier.copy_rest()).await;
         let still = held.release().await;
         row.held_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
@@ -366,8 +375,8 @@ impl SnapshotStore {
         (row.bytes, row.files) = copied.map_err(|_| too_slow())??;
         still.map_err(failed)?;
         copier.kept().await?;
-        if let (Some(saved), Some(mut spec)) = (&saved, from_json(&row.spec)) {
-            spec.contexts = saved.contexts().to_vec();
+        if let Some(mut spec) = from_json(&row.spec) {
+            spec.contexts = saved.saved().to_vec();
             row.spec = to_json(&spec);
         }
         drop(saved);
@@ -564,6 +573,7 @@ impl SnapshotStore {
             env: request.env,
             limits: request.limits.unwrap_or(self.config.default_limits),
             contexts: Vec::new(),
+            automatic: None,
         };
         let row = SnapshotRow {
             id: request.id,

@@ -44,6 +44,8 @@ pub struct SnapshotView {
     pub held: Duration,
     /// When it was made.
     pub created_at: SystemTime,
+    /// Why it was made, if by itself, as in `every 600 s`.
+    pub automatic: Option<String>,
 }
 
 impl SnapshotView {
@@ -58,6 +60,7 @@ impl SnapshotView {
             build: spec.as_ref().and_then(|spec| spec.build.clone()),
             env: spec.as_ref().map(|spec| spec.env.clone()).unwrap_or_default(),
             limits: spec.as_ref().map(|spec| spec.limits),
+            automatic: spec.as_ref().and_then(|spec| spec.automatic.clone()),
             contexts: spec.map_or_else(Vec::new, |spec| {
                 spec.contexts.into_iter().map(|context| context.id).collect()
             }),

@@ -149,6 +149,7 @@ fn order(host: &SandboxHost, config: &DaemonConfig, id: &RunId, origin: &Templat
         descent: ZygoteRole::Zygote,
         wants_copy: false,
         is_copied: false,
+        is_kept: false,
         snapshot: None,
         volumes: Vec::new(),
         longest_hold_ms: None,

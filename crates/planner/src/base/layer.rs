@@ -17,6 +17,8 @@ use super::{BaseError, make_private};
 const SCRATCH: &str = "scratch";
 /// What the name of a layer begins with that no sandbox has yet.
 const NEW: &str = ".new-";
+/// The file in a layer that says that it outlives the sandbox that wrote to it ([`keep`]).
+const KEPT: &str = "kept";
 /// How many layers of others are looked at when one is removed.
 const LOOKED_AT: usize = 8;
 
@@ -83,6 +85,19 @@ impl ScratchLayer {
         Self::settle(state, id)
     }
 
+    /// Takes the one that an earlier supervisor of the same sandbox left, since it was kept ([`keep`]).
+    ///
+    /// # Errors
+    /// When there is none, or somebody uses it.
+    pub fn kept(state: &Path, id: &RunId) -> Result<Self, BaseError> {
+        let path = scratch_of(state, id);
+        Ok(Self {
+            _lock: lock_alone(&path)?,
+            path,
+            is_removed: false,
+        })
+    }
+
     /// Takes the one that was copied for `id` ([`super::copy()`]).
     ///
     /// # Errors
@@ -93,9 +108,7 @@ impl ScratchLayer {
 
     fn settle(state: &Path, id: &RunId) -> Result<Self, BaseError> {
         let (new, path) = (new_of(state, id), scratch_of(state, id));
-        let lock = lock(&new)
-            .and_then(|lock| lock.ok_or_else(|| io::ErrorKind::ResourceBusy.into()))
-            .map_err(BaseError::at("locking", &new))?;
+        let lock = lock_alone(&new)?;
         fs::rename(&new, &path).map_err(BaseError::at("naming", &path))?;
         Ok(Self {
             path,
@@ -109,13 +122,13 @@ impl ScratchLayer {
         &self.path
     }
 
-    /// Removes it, and those whose sandboxes ended without; its sandbox must be gone.
+    /// Removes it unless it is kept, and those whose sandboxes ended without; its sandbox must be gone.
     ///
     /// # Errors
     /// As [`remove_layer`].
     pub fn remove(mut self) -> Result<(), BaseError> {
         self.is_removed = true;
-        let removed = remove_layer(&self.path);
+        let removed = remove_unless_kept(&self.path);
         // Now, and not when one is made, which somebody waits for.
         if let Some(scratch) = self.path.parent() {
             remove_abandoned(scratch);
@@ -128,9 +141,61 @@ impl Drop for ScratchLayer {
     fn drop(&mut self) {
         if !self.is_removed {
             // Something else failed, and that is told; what stays is abandoned and goes with the next one.
-            let _removed = remove_layer(&self.path);
+            let _removed = remove_unless_kept(&self.path);
         }
     }
+}
+
+/// Has the layer of `id` outlive its supervisor, whether that ends in good order or is killed; whether there is one. It lies
+/// over that build of its template, if that is not the base.
+///
+/// # Errors
+/// When the state directory cannot be written.
+pub fn keep(state: &Path, id: &RunId, build: Option<&str>) -> io::Result<bool> {
+    match fs::write(scratch_of(state, id).join(KEPT), build.unwrap_or_default()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Has the layer of `id` go with its sandbox again. Nothing happens if it would.
+///
+/// # Errors
+/// When the state directory cannot be written.
+pub fn stop_keeping(state: &Path, id: &RunId) -> io::Result<()> {
+    match fs::remove_file(scratch_of(state, id).join(KEPT)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Whether there is a layer of `id` that outlives its supervisor.
+pub fn is_kept(state: &Path, id: &RunId) -> bool {
+    is_marked(&scratch_of(state, id))
+}
+
+/// Over which build of its template a layer lies that was kept; `None` where there is none, or it lies over the base.
+pub fn kept_build(state: &Path, id: &RunId) -> Option<String> {
+    let text = fs::read_to_string(scratch_of(state, id).join(KEPT)).ok()?;
+    Some(text).filter(|build| !build.is_empty())
+}
+
+fn is_marked(layer: &Path) -> bool {
+    layer.join(KEPT).exists()
+}
+
+fn remove_unless_kept(layer: &Path) -> Result<(), BaseError> {
+    match is_marked(layer) {
+        true => Ok(()),
+        false => remove_layer(layer),
+    }
+}
+
+fn lock_alone(directory: &Path) -> Result<OwnedFd, BaseError> {
+    lock(directory)
+        .and_then(|lock| lock.ok_or_else(|| io::ErrorKind::ResourceBusy.into()))
+        .map_err(BaseError::at("locking", directory))
 }
 
 fn lock(directory: &Path) -> io::Result<Option<OwnedFd>> {
@@ -187,7 +252,7 @@ fn remove_abandoned(scratch: &Path) {
     let all: Vec<PathBuf> = named.map(|found| found.path()).collect();
     for path in some_of(&all, random()) {
         if let Ok(Some(_lock)) = lock(path) {
-            let _removed = remove_layer(path);
+            let _removed = remove_unless_kept(path);
         }
     }
 }
@@ -248,6 +313,33 @@ mod tests {
             }
             assert_eq!(seen.len(), count);
         }
+    }
+
+    #[test]
+    fn a_layer_that_is_kept_outlives_who_wrote_to_it_and_is_taken_again() {
+        let state = tempfile::tempdir().unwrap();
+        fs::set_permissions(state.path(), Permissions::from_mode(0o700)).unwrap();
+        let id: RunId = "r1".parse().unwrap();
+        assert!(!keep(state.path(), &id, None).unwrap() && !is_kept(state.path(), &id));
+        let scratch = ScratchLayer::new(state.path(), &id).unwrap();
+        fs::write(scratch.path().join("left"), "").unwrap();
+        assert!(keep(state.path(), &id, None).unwrap() && is_kept(state.path(), &id));
+        assert_eq!(kept_build(state.path(), &id), None);
+        assert!(keep(state.path(), &id, Some("b1")).unwrap());
+        assert_eq!(kept_build(state.path(), &id).as_deref(), Some("b1"));
+        // Not while somebody uses it.
+        ScratchLayer::kept(state.path(), &id).unwrap_err();
+        scratch.remove().unwrap();
+        remove_abandoned(&state.path().join(SCRATCH));
+        // A try that fails leaves it, too.
+        drop(ScratchLayer::kept(state.path(), &id).unwrap());
+        let again = ScratchLayer::kept(state.path(), &id).unwrap();
+        assert!(again.path().join("left").exists());
+        stop_keeping(state.path(), &id).unwrap();
+        stop_keeping(state.path(), &id).unwrap();
+        again.remove().unwrap();
+        assert!(!scratch_of(state.path(), &id).exists());
+        ScratchLayer::kept(state.path(), &id).unwrap_err();
     }
 
     #[test]

@@ -33,7 +33,10 @@ use rustix::io::Errno;
 
 pub use self::copy::{CopyAnswer, CopyOrder, copy};
 pub use self::error::BaseError;
-pub use self::layer::{ScratchLayer, is_copied, new_of, prepare, remove_layer, remove_left, scratch_of};
+pub use self::layer::{
+    ScratchLayer, is_copied, is_kept, keep, kept_build, new_of, prepare, remove_layer, remove_left, scratch_of,
+    stop_keeping,
+};
 pub use self::snapshot::{SnapshotOrder, SnapshotStep, make_snapshot, remove_snapshot};
 use crate::base_entries::{BasePart, BaseTemplate};
 use crate::system::ROOT_NAMES;

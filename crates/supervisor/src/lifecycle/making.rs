@@ -27,6 +27,7 @@ use super::{LifecycleError, OwnRoot, open_state, this_host};
 use crate::service::zygote;
 use crate::templates;
 use crate::volumes::HeldVolumes;
+use offleash_planner::base::kept_build;
 use offleash_planner::{self, ExecBasis, PlanError, PlanningHost};
 
 /// A sandbox that is to be made, for whoever asked.
@@ -362,7 +363,8 @@ fn find_image(launch: &mut LaunchSpec<'_>) -> Result<(), LifecycleError> {
             path.map_or_else(|| HostIdentity::of_this_process().default_state(), Path::to_owned)
         }
     };
-    if let Some(image) = templates::image_root(&state, name)? {
+    let build = kept_build(&state, &launch.id);
+    if let Some(image) = templates::image_root(&state, name, build.as_deref())? {
         let snapshot = snapshot.clone();
         launch.spec.root = RootChoice::Image(Box::new(ImageSpec { snapshot, ..image }));
     }

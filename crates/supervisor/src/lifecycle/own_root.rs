@@ -12,7 +12,7 @@ use offleash_store::{HeldSnapshot, HeldTemplate, SnapshotDirectories};
 use super::LifecycleError;
 use crate::images;
 use crate::templates;
-use offleash_planner::base::{BaseError, ReadyBase, ScratchLayer, inherit, is_copied};
+use offleash_planner::base::{BaseError, ReadyBase, ScratchLayer, inherit, is_copied, is_kept, kept_build};
 use offleash_planner::{self, BaseTemplate};
 
 /// The mark that keeps pip from a distribution's Python (PEP 668) is right on a machine, and not in a root that is thrown
@@ -62,10 +62,12 @@ impl OwnRoot {
         state: &Path,
         id: &RunId,
     ) -> Result<Option<Self>, LifecycleError> {
+        let build = kept_build(state, id);
+        let hold = |name| templates::hold(state, name, build.as_deref());
         let (built, snapshot, layer) = match &spec.root {
             RootChoice::System => return Ok(None),
             RootChoice::Image(image) => {
-                let held = image.template.as_ref().map(|name| templates::hold(state, name));
+                let held = image.template.as_ref().map(hold);
                 let env = image.env.iter().map(|(name, value)| (name.into(), value.into()));
                 return Ok(Some(Self {
                     lower: LowerRoot::Image {
@@ -84,10 +86,10 @@ impl OwnRoot {
                 layer,
             } => (template, snapshot, layer),
         };
-        let built = built.as_ref().map(|name| templates::hold(state, name)).transpose()?;
+        let built = built.as_ref().map(hold).transpose()?;
         let snapshot = snapshot.as_ref().map(|id| hold_snapshot(state, id)).transpose()?;
         let template = ReadyBase::ready(state, &offleash_planner::users(&spec.root, ids))?;
-        let is_new = layer.is_none() && !is_copied(state, id);
+        let is_new = layer.is_none() && !is_copied(state, id) && !is_kept(state, id);
         let heir = (is_new && ids.is_one() && (built.is_some() || snapshot.is_some()))
             .then(|| offleash_planner::first_user(&spec.root, ids));
         Ok(Some(Self {
@@ -127,7 +129,7 @@ impl OwnRoot {
             (RootChoice::Base { template, .. }, _) => template,
             _ => return false,
         };
-        let built = template.as_ref().map(|name| templates::hold(state, name));
+        let built = template.as_ref().map(|name| templates::hold(state, name, None));
         let LowerRoot::Base {
             template: own,
             built: own_built,
@@ -207,11 +209,12 @@ fn hold_snapshot(state: &Path, id: &RunId) -> Result<HeldSnapshot, LifecycleErro
         .ok_or_else(|| lost(std::io::ErrorKind::NotFound.into()))
 }
 
-/// The layer that was given, one that was copied for the sandbox, or a new one.
+/// The layer that was given, one that was copied for the sandbox or that it had before, or a new one.
 fn layer_of(state: &Path, id: &RunId, given: Option<&PathBuf>) -> Result<Layer, BaseError> {
     match given {
         Some(given) => Ok(Layer::Given(given.clone())),
         None if is_copied(state, id) => ScratchLayer::copied(state, id).map(Layer::Scratch),
+        None if is_kept(state, id) => ScratchLayer::kept(state, id).map(Layer::Scratch),
         None => ScratchLayer::new(state, id).map(Layer::Scratch),
     }
 }

@@ -4,6 +4,7 @@
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use offleash_core::exec::{ExecEnd, OutputStream};
@@ -21,6 +22,7 @@ use super::message::{
 };
 use super::order::SOCKET;
 use super::replies::Replies;
+use super::sandbox_use::SandboxUse;
 
 mod network;
 
@@ -35,6 +37,7 @@ const BUSY: Duration = Duration::from_millis(2);
 #[derive(Clone, Debug)]
 pub struct SupervisorClient {
     directory: PathBuf,
+    used: Option<Arc<dyn SandboxUse>>,
 }
 
 impl SupervisorClient {
@@ -42,7 +45,22 @@ impl SupervisorClient {
     pub fn in_directory(directory: &Path) -> Self {
         Self {
             directory: directory.to_owned(),
+            used: None,
         }
+    }
+
+    /// This one, of which and of what comes from it `used` is to know.
+    #[must_use]
+    pub fn used_by(self, used: Arc<dyn SandboxUse>) -> Self {
+        Self {
+            used: Some(used),
+            ..self
+        }
+    }
+
+    /// What knows that the sandbox is used, for what lives longer than this.
+    pub fn usage_guard(&self) -> Option<Arc<dyn SandboxUse>> {
+        self.used.clone()
     }
 
     /// Who it is, and whether it lives. Whoever has not started it asks this first.
@@ -63,6 +81,9 @@ impl SupervisorClient {
     /// # Errors
     /// `InvalidUser`, `Directory`, `NotFound`, `NotExecutable`, `NotStarted`, `Invalid`, `Paused`, `Gone`.
     pub async fn start(&self, start: StartExec) -> Result<ExecStream, SupervisorError> {
+        if let Some(used) = &self.used {
+            used.before_start(&start).await;
+        }
         let again = for_any_shell(&start);
         let started = self.stream(&SupervisorRequest::Start(start), "start a command").await;
         match (started, again) {
@@ -118,6 +139,7 @@ impl SupervisorClient {
                 replies,
                 took: None,
                 why_gone: None,
+                _used: self.used.clone(),
             }),
             other => Err(unexpected(other)),
         }
@@ -434,6 +456,7 @@ pub struct ExecStream {
     replies: Replies,
     took: Option<Duration>,
     why_gone: Option<String>,
+    _used: Option<Arc<dyn SandboxUse>>,
 }
 
 /// What is new of a command.

@@ -4,6 +4,7 @@
 //! channel. Paths are only carried.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use offleash_protocol::files::{DATA_CHUNK, FileEntry, FileReply, FileRequest, WatchedChange};
@@ -14,6 +15,7 @@ use tokio::time::timeout;
 
 use super::client::SupervisorClient;
 use super::error::SupervisorError;
+use super::sandbox_use::SandboxUse;
 
 /// How much is read at once.
 const AT_ONCE: usize = 256 * 1024;
@@ -37,7 +39,11 @@ impl SupervisorClient {
     /// # Errors
     /// `InvalidUser`, `Unsupported` where the level cannot, `Paused`, `Gone`.
     pub async fn files(&self, user: Option<&str>) -> Result<FileChannel, SupervisorError> {
-        FileChannel::over(self.files_socket(user).await?)
+        let channel = FileChannel::over(self.files_socket(user).await?)?;
+        Ok(FileChannel {
+            _used: self.usage_guard(),
+            ..channel
+        })
     }
 }
 
@@ -52,6 +58,8 @@ pub struct FileChannel {
     outgoing: Vec<u8>,
     /// Whether an answer is not here in full, or one that nobody waits for is on its way.
     busy: bool,
+    /// Knows that the sandbox is used.
+    _used: Option<Arc<dyn SandboxUse>>,
 }
 
 impl FileChannel {
@@ -67,6 +75,7 @@ impl FileChannel {
             decoder: MessageDecoder::new(),
             outgoing: Vec::new(),
             busy: false,
+            _used: None,
         })
     }
 

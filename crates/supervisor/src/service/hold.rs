@@ -29,7 +29,7 @@ use crate::lifecycle::making::{
     self, CallerEnvironment, HeldSandbox, LaunchSpec, PlannedCommand, RunningSandbox, SandboxMaking, SandboxSetup,
     StateSource, UnmadeSandbox,
 };
-use offleash_planner::base::is_copied;
+use offleash_planner::base::{is_copied, is_kept};
 
 /// SIGHUP, SIGINT, SIGQUIT and SIGTERM; the last one ends the sandbox, the others are for whoever has a terminal.
 const SIGNALS: [i32; 4] = [1, 2, 3, 15];
@@ -58,6 +58,9 @@ pub fn hold(order: &SupervisorOrder, answered: impl FnOnce(&LaunchAnswer) -> io:
     let made = order.spec().map_err(HoldError::from).and_then(|spec| {
         if order.is_copied && !is_copied(order.state.as_path(), &order.id) {
             return Err(host("find the copied files")(io::ErrorKind::NotFound.into()));
+        }
+        if order.is_kept && !is_kept(order.state.as_path(), &order.id) {
+            return Err(host("find the files that were kept")(io::ErrorKind::NotFound.into()));
         }
         ServedSandbox::make(ServiceSpec {
             launch: LaunchSpec {

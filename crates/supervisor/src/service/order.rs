@@ -70,6 +70,8 @@ pub struct SupervisorOrder {
     pub volumes: Vec<VolumeMount>,
     /// Whether what it writes to was copied for it, from another one's.
     pub is_copied: bool,
+    /// Whether what it writes to is what it had before: an earlier supervisor of it ended, and its layer was kept.
+    pub is_kept: bool,
     /// How long a client may hold it still, in milliseconds; [`MAX_HOLD`] if absent.
     pub longest_hold_ms: Option<u64>,
 }
@@ -474,6 +476,7 @@ mod tests {
             descent: ZygoteRole::Below(ProcessRef { pid: 7, start_ticks: 9 }),
             wants_copy: true,
             is_copied: true,
+            is_kept: false,
             volumes: vec![VolumeMount {
                 volume: offleash_core::volume::VolumeKey::Name("v".parse().unwrap()),
                 target: "/v".into(),

@@ -121,10 +121,14 @@ pub fn remove(state: &StateDirectory, name: &TemplateName) -> Result<(), Templat
     }
 }
 
-/// Keeps a template in place for a sandbox.
-pub(crate) fn hold(state: &Path, name: &TemplateName) -> Result<HeldTemplate, TemplateError> {
+/// Keeps a template in place for a sandbox: that build of it, or as it is now.
+pub(crate) fn hold(state: &Path, name: &TemplateName, build: Option<&str>) -> Result<HeldTemplate, TemplateError> {
     let state = StateDirectory::open(Some(state), &HostIdentity::of_this_process())?;
-    let held = state.templates()?.hold(name)?;
+    let templates = state.templates()?;
+    let held = match build {
+        Some(build) => templates.hold_build(name, build)?,
+        None => templates.hold(name)?,
+    };
     held.ok_or_else(|| TemplateError::Missing { name: name.clone() })
 }
 
@@ -147,12 +151,12 @@ fn is_outdated(record: &TemplateRecord, now: &str) -> bool {
     record.image.is_none() && record.base != now
 }
 
-/// What a sandbox of a template is that is an image; `None` for one that lies over the host's system.
+/// What a sandbox of a template, or of that build of it, is that is an image; `None` for one that lies over the host's system.
 ///
 /// # Errors
 /// `Missing`; when the image cannot be opened.
-pub fn image_root(state: &Path, name: &TemplateName) -> Result<Option<ImageSpec>, TemplateError> {
-    let held = hold(state, name)?;
+pub fn image_root(state: &Path, name: &TemplateName, build: Option<&str>) -> Result<Option<ImageSpec>, TemplateError> {
+    let held = hold(state, name, build)?;
     let Some(image) = &held.record().image else {
         return Ok(None);
     };

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use offleash_daemon::{
-    CreateRequest, EgressProxy, ListFilter, LogLevel, LogsRequest, NetworkSettings, OnTimeout, VisibleState,
-    VolumeMountRequest,
+    CreateRequest, EgressProxy, LifecycleRequest, ListFilter, LogLevel, LogsRequest, NetworkSettings, OnTimeout,
+    PauseMode, VisibleState, VolumeMountRequest,
 };
 use serde_json::Value;
 
@@ -35,9 +35,6 @@ pub(super) fn create(
 ) -> Result<CreateRequest, ApiRefusal> {
     refuse_present("`iam` is", new.iam.as_ref())?;
     let pauses = new.auto_pause == Some(true);
-    if pauses && new.auto_pause_memory == Some(false) {
-        return Err(ApiRefusal::unsupported("pausing without memory is"));
-    }
     let mut settings = network(new.network.unwrap_or_default())?;
     settings.internet = new.internet.or(settings.internet);
     let usual = match version {
@@ -52,6 +49,10 @@ pub(super) fn create(
         secure: new.secure.unwrap_or(true),
         on_timeout: if pauses { OnTimeout::Pause } else { OnTimeout::Kill },
         auto_resume: new.auto_resume.is_some_and(|resume| resume.enabled),
+        lifecycle: LifecycleRequest {
+            timeout_mode: PauseMode::of_memory(new.auto_pause_memory.unwrap_or(true)),
+            ..LifecycleRequest::default()
+        },
         network: settings,
         volumes: new.volume_mounts.unwrap_or_default().into_iter().map(mount).collect(),
         idempotency_key,
@@ -244,10 +245,20 @@ mod tests {
     }
 
     #[test]
+    fn a_pause_may_be_asked_for_that_keeps_files_alone() {
+        let mode = |fields: &str| {
+            let text = format!(r#"{{"templateID":"base","autoPause":true{fields}}}"#);
+            asked(&text, CallVersion::Second).unwrap().lifecycle.timeout_mode
+        };
+        assert_eq!(mode(r#","autoPauseMemory":false"#), PauseMode::Filesystem);
+        assert_eq!(mode(r#","autoPauseMemory":true"#), PauseMode::Full);
+        assert_eq!(mode(""), PauseMode::Full);
+    }
+
+    #[test]
     fn what_is_not_there_is_not_pretended() {
         for field in [
             r#""iam":{"tokens":{"a":{}}}"#,
-            r#""autoPause":true,"autoPauseMemory":false"#,
             r#""network":{"egressProxy":{"address":"a:1","tls":{"enabled":true}}}"#,
         ] {
             let refusal = asked(&format!(r#"{{"templateID":"base",{field}}}"#), CallVersion::Second).unwrap_err();

@@ -66,8 +66,12 @@ pub(crate) async fn connect(
 ) -> Result<Response<Body>, ApiRefusal> {
     let id = asked.sandbox_id(given)?.to_owned();
     let connect: ConnectBody = body.read().await?;
-    refuse_cold(connect.memory)?;
-    let connected = |daemon: Daemon, caller: Caller| async move { daemon.connect(&caller, &id, connect.timeout).await };
+    let connected = |daemon: Daemon, caller: Caller| async move {
+        match connect.memory {
+            Some(false) => daemon.connect_rebooted(&caller, &id, connect.timeout).await,
+            _ => daemon.connect(&caller, &id, connect.timeout).await,
+        }
+    };
     let (view, resumed) = trace::of(SpanOperation::Resume, asked.whole(connected), |(view, _)| {
         view.id.clone()
     })
@@ -83,19 +87,15 @@ pub(crate) async fn resume(
 ) -> Result<Response<Body>, ApiRefusal> {
     let id = asked.sandbox_id(given)?.to_owned();
     let connect: ConnectBody = body.read().await?;
-    refuse_cold(connect.memory)?;
-    let resumed = |daemon: Daemon, caller: Caller| async move { daemon.resume(&caller, &id, connect.timeout).await };
+    let resumed = |daemon: Daemon, caller: Caller| async move {
+        match connect.memory {
+            Some(false) => daemon.resume_rebooted(&caller, &id, connect.timeout).await,
+            _ => daemon.resume(&caller, &id, connect.timeout).await,
+        }
+    };
     let view = trace::of(SpanOperation::Resume, asked.whole(resumed), |view| view.id.clone()).await?;
     let sandbox = CreatedSandbox::of(&view, asked.domain());
     Ok(answer::json(StatusCode::CREATED, &sandbox))
-}
-
-/// Refuses to throw memory away, which pausing keeps here.
-fn refuse_cold(memory: Option<bool>) -> Result<(), ApiRefusal> {
-    match memory {
-        Some(false) => Err(ApiRefusal::unsupported("pausing and resuming without memory is")),
-        _ => Ok(()),
-    }
 }
 
 pub(crate) async fn set_timeout(
@@ -134,11 +134,11 @@ pub(crate) async fn pause(
         memory,
         require_healthy_guest,
     } = body.read().await?;
-    refuse_cold(memory)?;
     asked
         .whole(|daemon, caller| async move {
-            match require_healthy_guest {
-                Some(true) => daemon.pause_healthy(&caller, &id).await,
+            match (memory, require_healthy_guest) {
+                (Some(false), _) => daemon.put_away(&caller, &id).await,
+                (_, Some(true)) => daemon.pause_healthy(&caller, &id).await,
                 _ => daemon.pause(&caller, &id).await,
             }
         })

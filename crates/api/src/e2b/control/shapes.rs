@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use offleash_daemon::{LogLevel, LogLine, OnTimeout, SandboxEvent, SandboxView, UsageSample, VisibleState};
+use offleash_daemon::{LogLevel, LogLine, OnTimeout, PauseMode, SandboxEvent, SandboxView, UsageSample};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -252,6 +252,9 @@ pub(super) struct SandboxDetail<'a> {
     lifecycle: SandboxLifecycle,
     #[serde(skip_serializing_if = "Option::is_none")]
     pause_mode: Option<&'static str>,
+    /// Ours: whether its next use wakes it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    asleep: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -338,7 +341,8 @@ impl<'a> SandboxDetail<'a> {
                     OnTimeout::Pause => "pause",
                 },
             },
-            pause_mode: (view.state == VisibleState::Paused).then_some("full"),
+            pause_mode: view.pause_mode.map(PauseMode::as_str),
+            asleep: view.asleep,
         }
     }
 }

@@ -147,6 +147,22 @@ tables! {
         /// What snapshots of one key and checkpoints of its sandboxes take on disk together, MiB; what they share counts each time.
         max_mib: u64 = "`102400`",
     }
+    "lifecycle" LifecycleKeys {
+        /// After how long a sandbox sleeps that nobody uses, seconds; 0 is never. Its creator may say otherwise.
+        idle_seconds: u64 = "`0`",
+        /// What sleep keeps: `filesystem`, files alone, or `full`, memory and processes, too.
+        idle_mode: String = "`filesystem`",
+        /// After how long sandboxes of some templates sleep, seconds, by the template: `base = 600`.
+        idle_seconds_of: BTreeMap<String, u64> = "none",
+        /// Sandboxes of one key of which files alone are kept, at a time.
+        max_put_away: u64 = "`500`",
+        /// How often a checkpoint of a sandbox that was used is made by itself, seconds; 0 is never.
+        checkpoint_every_seconds: u64 = "`0`",
+        /// Commands before which a checkpoint is made, such as `rm -rf` or `git reset --hard`.
+        checkpoint_before: Vec<String> = "`[]`",
+        /// How many checkpoints of a sandbox that were made by themselves are kept.
+        checkpoint_keep: u64 = "`5`",
+    }
     "templates" Templates {
         /// Whether to build templates `code-interpreter` and `mcp-gateway`, which E2B's SDKs ask for, when one is missing.
         build_on_first_use: bool = "`true`",
@@ -211,6 +227,7 @@ pub(super) struct Tables {
     pub(super) pool: Pool,
     pub(super) zygotes: Zygotes,
     pub(super) snapshots: Snapshots,
+    pub(super) lifecycle: LifecycleKeys,
     pub(super) templates: Templates,
     pub(super) images: Images,
 }
@@ -229,6 +246,7 @@ impl Tables {
         let pool = table(rest, "pool")?;
         let zygotes = table(rest, "zygotes")?;
         let snapshots = table(rest, "snapshots")?;
+        let lifecycle = table(rest, "lifecycle")?;
         let templates = table(rest, "templates")?;
         let images = table(rest, "images")?;
         let server = Server::deserialize(Deserializer::from(root))?;
@@ -241,6 +259,7 @@ impl Tables {
             pool,
             zygotes,
             snapshots,
+            lifecycle,
             templates,
             images,
         })

@@ -88,6 +88,31 @@ export const cases = {
     ok((await again.commands.list()).some((process) => process.pid === sleep.pid))
   },
 
+  async pausesWithoutMemoryAndGoesOnWithItsFiles(sandbox) {
+    await sandbox.files.write('note', 'kept')
+    const sleep = await sandbox.commands.run('sleep 3600', { background: true })
+    equal(await sandbox.pause({ keepMemory: false }), true)
+    equal((await sandbox.getInfo()).state, 'paused')
+    const again = await Sandbox.connect(sandbox.sandboxId)
+    equal(again.sandboxId, sandbox.sandboxId)
+    equal((await again.getInfo()).state, 'running')
+    equal(await again.files.read('note'), 'kept')
+    ok(!(await again.commands.list()).some((process) => process.pid === sleep.pid))
+    equal(await sandbox.files.read('note'), 'kept')
+  },
+
+  async sleepsWhenNobodyUsesItAndIsWokenByItsNextUse() {
+    const sandbox = await Sandbox.create({ metadata: { 'offleash.idle': '1s' } })
+    try {
+      await sandbox.files.write('note', 'kept')
+      await eventually(() => 'its sleep', async () => (await sandbox.getInfo()).state === 'paused')
+      equal(await sandbox.files.read('note'), 'kept')
+      equal((await sandbox.getInfo()).state, 'running')
+    } finally {
+      await sandbox.kill()
+    }
+  },
+
   async isForkedWithItsFiles(sandbox) {
     // Older ones know nothing of it.
     if (!Sandbox.fork) return

@@ -13,7 +13,11 @@ from e2b import (
     TimeoutException,
 )
 
-from cases import case, equal, raises
+from cases import case, equal, eventually, raises, sdk_at_least
+
+
+# Older ones have another word for it.
+FILES_ALONE = {"mode": "filesystem"} if sdk_at_least(2, 63) else {"keep_memory": False}
 
 
 def ids(paginator):
@@ -131,6 +135,59 @@ def pauses_and_goes_on_where_it_was(sandbox):
 
 
 @case
+def pauses_without_memory_and_goes_on_with_its_files(sandbox):
+    sandbox.files.write("note", "kept")
+    counter = sandbox.commands.run("sleep 3600", background=True)
+    equal(sandbox.pause(**FILES_ALONE), True)
+    equal(sandbox.pause(**FILES_ALONE), False)
+    equal(sandbox.get_info().state, SandboxState.PAUSED)
+    assert sandbox.sandbox_id in ids(Sandbox.list(query=SandboxQuery(state=[SandboxState.PAUSED])))
+    snapshot = sandbox.create_snapshot()
+    with Sandbox.create(snapshot.snapshot_id) as copy:
+        equal(copy.files.read("note"), "kept")
+    equal(sandbox.get_info().state, SandboxState.PAUSED)
+    again = Sandbox.connect(sandbox.sandbox_id)
+    equal(again.get_info().state, SandboxState.RUNNING)
+    equal(again.sandbox_id, sandbox.sandbox_id)
+    equal(again.files.read("note"), "kept")
+    assert counter.pid not in [process.pid for process in again.commands.list()]
+    # The one that knew it before reaches it, too: its token is the same.
+    equal(sandbox.files.read("note"), "kept")
+    if not sdk_at_least(2, 63):
+        return
+    counter = sandbox.commands.run("sleep 3600", background=True)
+    equal(sandbox.beta_pause(), True)
+    rebooted = Sandbox.connect(sandbox.sandbox_id, on_resume="reboot")
+    equal(rebooted.files.read("note"), "kept")
+    assert counter.pid not in [process.pid for process in rebooted.commands.list()]
+
+
+@case
+def may_be_paused_without_memory_when_its_time_is_up():
+    lifecycle = {"on_timeout": {"action": "pause", **FILES_ALONE}}
+    with Sandbox.create(timeout=600, lifecycle=lifecycle) as sandbox:
+        equal(sandbox.get_info().lifecycle["on_timeout"], "pause")
+        sandbox.files.write("note", "kept")
+        sandbox.set_timeout(0)
+        eventually(lambda: "its pause", lambda: sandbox.get_info().state == SandboxState.PAUSED)
+        again = Sandbox.connect(sandbox.sandbox_id)
+        equal(again.files.read("note"), "kept")
+
+
+@case
+def sleeps_when_nobody_uses_it_and_is_woken_by_its_next_use():
+    with Sandbox.create(timeout=600, metadata={"offleash.idle": "1s"}) as sandbox:
+        sandbox.files.write("note", "kept")
+        eventually(lambda: "its sleep", lambda: sandbox.get_info().state == SandboxState.PAUSED)
+        equal(sandbox.files.read("note"), "kept")
+        equal(sandbox.get_info().state, SandboxState.RUNNING)
+        eventually(lambda: "its sleep", lambda: sandbox.get_info().state == SandboxState.PAUSED)
+        equal(sandbox.commands.run("cat note").stdout, "kept")
+    for value in ["soon", "-1s"]:
+        raises(SandboxException, Sandbox.create, metadata={"offleash.idle": value})
+
+
+@case
 def is_forked_with_its_files(sandbox):
     if not hasattr(Sandbox, "fork"):
         # Older ones know nothing of it.
@@ -156,7 +213,12 @@ def is_forked_with_its_files(sandbox):
         for fork in forks:
             fork.kill()
     sandbox.pause()
-    raises(SandboxException, sandbox.fork)
+    for fork in sandbox.fork():
+        try:
+            equal(fork.files.read("note"), "of the source")
+        finally:
+            fork.kill()
+    equal(sandbox.get_info().state, SandboxState.PAUSED)
     raises(NotFoundException, Sandbox.fork, "inobody")
 
 
