@@ -90,6 +90,7 @@ fn pull(arguments: &ImagePullArgs, state: Option<&Path>) -> Result<ExitCode, Fai
     let order = PullOrder {
         settings: settings(&arguments.registry)?,
         ownership: usual_ownership(),
+        kept: None,
     };
     let store = open(state)?;
     for name in names {
@@ -146,6 +147,7 @@ pub(crate) fn ensure(
     let order = PullOrder {
         settings: settings(registry)?,
         ownership: usual_ownership(),
+        kept: None,
     };
     let progress = ShownProgress::new(is_quiet, &reference.familiar());
     let pulled = store.pull(&reference, &order, &CallerIds, &progress);

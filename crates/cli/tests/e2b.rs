@@ -16,6 +16,12 @@ mod support;
 
 #[path = "e2b/agents.rs"]
 mod agents;
+#[path = "e2b/build_lives.rs"]
+mod build_lives;
+#[path = "e2b/build_owners.rs"]
+mod build_owners;
+#[path = "e2b/builds.rs"]
+mod builds;
 #[path = "e2b/cells.rs"]
 mod cells;
 #[path = "e2b/client.rs"]

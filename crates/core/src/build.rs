@@ -3,8 +3,10 @@
 //! Plain data, whoever wrote the steps: a Dockerfile, a recipe, or a client of the API. Variables are expanded and names of
 //! stages resolved before. Deliberately not here: reading a Dockerfile (`planner`), and carrying steps out (`supervisor`).
 
+pub mod instruction;
 pub mod patterns;
 
+use self::instruction::UploadHash;
 use crate::template::TemplateName;
 
 /// How many stages a build may have.
@@ -119,6 +121,8 @@ pub struct CopyStep {
 pub enum CopySource {
     /// The directory that the build is given.
     Context,
+    /// An archive that was uploaded.
+    Upload(UploadHash),
     /// Another base.
     Base(BuildBase),
     /// Files that the step itself holds.

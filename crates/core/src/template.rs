@@ -125,6 +125,31 @@ impl Explained for TemplateNameError {
     }
 }
 
+/// What a server starts in a sandbox of a template before anybody has it, and when that is ready.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct StartCommand {
+    /// A line for a shell, which goes on.
+    pub start: Option<String>,
+    /// A line for a shell that succeeds once the sandbox is ready; it is run again until then.
+    pub ready: Option<String>,
+}
+
+impl StartCommand {
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.start.is_none() && self.ready.is_none()
+    }
+}
+
+/// What a sandbox of a template may use on a server whose creator does not say.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct TemplateLimits {
+    /// CPUs at once.
+    pub cpus: Option<u32>,
+    /// Memory, MiB.
+    pub memory_mib: Option<u64>,
+}
+
 /// What a template is built from, on top of the host's system.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]

@@ -95,6 +95,22 @@ impl CreateSpec {
         self.held.origin()
     }
 
+    /// Takes over what its template says of its limits, where the caller says nothing.
+    ///
+    /// # Errors
+    /// `Invalid` when that is more than may be asked for now.
+    pub(crate) fn take_limits_of_template(&mut self, config: &DaemonConfig) -> Result<(), DaemonError> {
+        let Some(template) = self.held.template() else {
+            return Ok(());
+        };
+        let of_template = template.record().limits;
+        let asked = &mut self.request.limits;
+        asked.cpus = asked.cpus.or(of_template.cpus);
+        asked.memory_mib = asked.memory_mib.or(of_template.memory_mib);
+        self.specification.limits = specification::limits(asked, config)?;
+        Ok(())
+    }
+
     /// Whether it asks for nothing that members of the warm pool have not.
     pub(crate) fn is_usual(&self, config: &DaemonConfig) -> bool {
         self.specification.limits == config.default_limits

@@ -19,6 +19,8 @@ use crate::random;
 use crate::request::CreateRequest;
 use crate::sandbox_sources::SandboxSources;
 use crate::sandboxes::{Reservation, SandboxEntry};
+use crate::starting::StartRunner;
+use crate::template_names;
 use crate::view::SandboxView;
 
 /// How long the answer to a request is waited for that the same request, repeated, is in the middle of.
@@ -33,6 +35,7 @@ pub(crate) struct SandboxCreator {
     pool: Arc<ReadyPool>,
     sources: SandboxSources,
     maker: Arc<SandboxMaker>,
+    starter: StartRunner,
     ender: Arc<SandboxEnder>,
 }
 
@@ -47,6 +50,7 @@ impl SandboxCreator {
         ender: Arc<SandboxEnder>,
     ) -> Self {
         Self {
+            starter: StartRunner::new(Arc::clone(&core.host)),
             core,
             config,
             admission,
@@ -78,6 +82,7 @@ impl SandboxCreator {
             None => origins.ready(caller, template).await?,
         };
         spec.specification.build = spec.origin().build;
+        spec.take_limits_of_template(&self.config)?;
         if let Some(snapshot) = snapshot {
             snapshot.check(&spec.specification)?;
             spec.specification.snapshot = Some(snapshot.id);
@@ -128,6 +133,15 @@ impl SandboxCreator {
             },
         };
         self.maker.settle(&entry, spec);
+        if let Some(template) = spec.held.template() {
+            let command = &template.record().start;
+            let name = template_names::shown(&spec.request.template);
+            if let Err(error) = self.starter.start(&entry, name, command).await {
+                let cause = EndCause::killed("what its template starts did not become ready");
+                self.ender.end_in_background(&entry, cause);
+                return Err(error);
+            }
+        }
         if let Err(error) = self.sources.carrier.load(&entry, &spec.saved).await {
             let cause = EndCause::killed("its contexts could not load what they had saved");
             self.ender.end_in_background(&entry, cause);

@@ -3,6 +3,7 @@
 //! What callers ask of it is in the files beside, each of which passes it on to the service that has to do with it, once
 //! it is clear that the caller may ask for it. Deliberately not here: state.
 
+mod builds;
 mod sandboxes;
 mod secrets;
 mod snapshots;
@@ -17,6 +18,7 @@ use offleash_supervisor::lifecycle::find_runtime;
 
 use crate::admission::AdmissionControl;
 use crate::adoption::SandboxAdoption;
+use crate::built_templates::BuiltTemplates;
 use crate::caller::Caller;
 use crate::carrying::ContextCarrier;
 use crate::config::DaemonConfig;
@@ -36,7 +38,7 @@ use crate::jobs::JobTracker;
 use crate::key_revocation::KeyRevocation;
 use crate::keys;
 use crate::leftovers::LeftoverRemover;
-use crate::maintenance::MaintenanceLoop;
+use crate::maintenance::{MaintenanceLoop, Removers};
 use crate::making::SandboxMaker;
 use crate::origins::OriginFinder;
 use crate::pool::ReadyPool;
@@ -51,6 +53,7 @@ use crate::secrets::SecretStore;
 use crate::snapshots::{AutomaticCheckpoints, CheckpointStore, SnapshotStore};
 use crate::still::StillSources;
 use crate::supervisor_pool::SupervisorPool;
+use crate::template_builds::BuildService;
 use crate::template_removal::TemplateRemover;
 use crate::templates::TemplateStore;
 use crate::transitions::SandboxChanger;
@@ -74,7 +77,8 @@ struct DaemonServices {
     pool: Arc<ReadyPool>,
     supervisors: Arc<SupervisorPool>,
     templates: Arc<TemplateStore>,
-    template_remover: TemplateRemover,
+    template_remover: Arc<TemplateRemover>,
+    builds: Arc<BuildService>,
     zygotes: Arc<ZygotePool>,
     secrets: Arc<SecretStore>,
     volumes: Arc<VolumeService>,
@@ -165,6 +169,7 @@ impl Daemon {
         let services = &*self.services;
         let core = &services.core;
         core.jobs.drain();
+        services.builds.stop_all();
         core.jobs.all_done().await;
         // Nobody's sandboxes would wait for a daemon that may never come.
         for entry in services.pool.take_all() {
@@ -203,6 +208,7 @@ impl DaemonServices {
         services.adoption().adopt_all().await?;
         services.snapshots.clean_up().await?;
         services.volumes.clean_up().await?;
+        services.builds.clean_up().await?;
         Ok(services)
     }
 
@@ -221,10 +227,13 @@ impl DaemonServices {
             config.templates.clone(),
             config.build_watcher.clone(),
         ));
+        let images = Arc::new(ImageService::new(Arc::clone(&core.host), config.images.clone()));
+        let built = Arc::new(BuiltTemplates::new(Arc::clone(&core.registry)));
         let origins = Arc::new(OriginFinder::new(
             Arc::clone(&admission),
             Arc::clone(&templates),
-            ImageService::new(Arc::clone(&core.host), config.images.clone()),
+            Arc::clone(&images),
+            Arc::clone(&built),
         ));
         let ender = Arc::new(SandboxEnder::new(
             core.clone(),
@@ -240,13 +249,21 @@ impl DaemonServices {
             Arc::clone(&pool),
             leftovers,
         ));
-        let template_remover = TemplateRemover::new(
+        let template_remover = Arc::new(TemplateRemover::new(
             Arc::clone(&templates),
             Arc::clone(&core.sandboxes),
             Arc::clone(&pool),
             Arc::clone(&zygotes),
             Arc::clone(&ender),
-        );
+        ));
+        let builds = Arc::new(BuildService::new(
+            core.clone(),
+            Arc::clone(&config),
+            Arc::clone(&admission),
+            images,
+            built,
+            Arc::clone(&template_remover),
+        ));
         let maker = Arc::new(SandboxMaker::new(
             core.clone(),
             Arc::clone(&config),
@@ -331,8 +348,11 @@ impl DaemonServices {
             )),
             Arc::new(KeyRevocation::new(core.clone(), Arc::clone(&ender))),
             Arc::clone(&secrets),
-            Arc::clone(&ender),
-            Arc::clone(&snapshots),
+            Removers {
+                ender: Arc::clone(&ender),
+                snapshots: Arc::clone(&snapshots),
+                builds: Arc::clone(&builds),
+            },
             Arc::new(IdleWatch::new(
                 core.clone(),
                 Arc::clone(&contexts),
@@ -359,6 +379,7 @@ impl DaemonServices {
             supervisors,
             templates,
             template_remover,
+            builds,
             zygotes,
             secrets,
             volumes,

@@ -177,6 +177,40 @@ pub enum DaemonError {
         /// The template.
         name: String,
     },
+    /// Snapshots lie over the template.
+    #[error("snapshots lie over template `{name}`; remove them first")]
+    TemplateHasSnapshots {
+        /// The template.
+        name: String,
+    },
+    /// What a sandbox of the template starts did not become ready.
+    #[error("the start command of template `{name}` failed: {why}")]
+    StartFailed {
+        /// The template.
+        name: String,
+        /// What happened, with the last that it said.
+        why: String,
+    },
+    /// The template has no such build.
+    #[error("build `{}` not found", .id.escape_debug())]
+    UnknownBuild {
+        /// What was asked for.
+        id: String,
+    },
+    /// The build is not in the state for it.
+    #[error("build `{id}` {why}")]
+    BuildConflict {
+        /// The build.
+        id: String,
+        /// As in `was started already`.
+        why: &'static str,
+    },
+    /// What was sent is too large.
+    #[error("{why}")]
+    TooLarge {
+        /// How large it may be.
+        why: String,
+    },
     /// Sandboxes use the template.
     #[error("template `{name}` is used by sandboxes")]
     TemplateInUse {
@@ -368,6 +402,7 @@ impl Explained for DaemonError {
             Self::NotFound { .. }
             | Self::UnknownTemplate { .. }
             | Self::UnknownImage { .. }
+            | Self::UnknownBuild { .. }
             | Self::UnknownSnapshot { .. }
             | Self::UnknownCheckpoint { .. }
             | Self::MissingOrigin { .. }
@@ -378,8 +413,10 @@ impl Explained for DaemonError {
             | Self::SecretExists { .. }
             | Self::GuestUnresponsive { .. }
             | Self::AlreadyRunning
+            | Self::BuildConflict { .. }
+            | Self::TemplateHasSnapshots { .. }
             | Self::TemplateInUse { .. } => ErrorKind::Conflict,
-            Self::QuotaExceeded { .. } => ErrorKind::Exhausted,
+            Self::QuotaExceeded { .. } | Self::TooLarge { .. } => ErrorKind::Exhausted,
             Self::NotMounted { kind, .. }
             | Self::NotCopied { kind, .. }
             | Self::Contexts { kind, .. }
@@ -390,6 +427,7 @@ impl Explained for DaemonError {
             | Self::Draining
             | Self::TemplateBuilding { .. }
             | Self::ImageFetching { .. }
+            | Self::StartFailed { .. }
             | Self::TemplateFailed { .. } => ErrorKind::Unavailable,
             Self::Templates(source) => source.kind(),
             Self::Images(source) => source.kind(),

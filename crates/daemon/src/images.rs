@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use offleash_core::error::ErrorKind;
-use offleash_images::{HeldImage, ImageError, ImageReference, ImageStore};
+use offleash_images::{HeldImage, ImageError, ImageReference, ImageStore, RegistrySettings};
 use offleash_supervisor::images::{FetchAnswer, FetchOrder};
 use tokio::sync::watch;
 
@@ -154,6 +154,29 @@ impl ImageService {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// The image that a caller wants to build upon, and how registries are reached if it may be pulled for it.
+    ///
+    /// # Errors
+    /// `Invalid`, `ImageNotAllowed`.
+    pub(crate) fn check(
+        &self,
+        caller: &Caller,
+        name: &str,
+    ) -> Result<(ImageReference, Option<RegistrySettings>), DaemonError> {
+        let reference: ImageReference = name
+            .parse()
+            .map_err(|error: offleash_images::ReferenceError| DaemonError::invalid("fromImage", error.to_string()))?;
+        let rule = self.rule(caller);
+        if !caller.is_owner() && !rule.allows(Some(&reference)) {
+            return Err(not_allowed(name));
+        }
+        let registries = match rule.pull {
+            PullMode::Never => None,
+            PullMode::Missing => Some(self.config.registries.clone()),
+        };
+        Ok((reference, registries))
     }
 
     fn store(&self) -> Result<ImageStore, ImageError> {

@@ -223,6 +223,11 @@ impl Process {
         offleash_sys::process::kill(self.pidfd.as_fd())
     }
 
+    /// Tells it to end.
+    pub(crate) fn terminate(&self) -> io::Result<()> {
+        Ok(rustix::process::pidfd_send_signal(&self.pidfd, Signal::TERM)?)
+    }
+
     /// Ends it, and reaps it.
     pub(crate) fn end(&self) -> io::Result<()> {
         self.kill()?;

@@ -7,6 +7,7 @@
 
 mod admission;
 mod adoption;
+mod built_templates;
 mod caller;
 mod carrying;
 mod config;
@@ -56,8 +57,11 @@ mod secret_use;
 mod secrets;
 mod snapshots;
 mod specification;
+mod starting;
 mod still;
 mod supervisor_pool;
+mod template_builds;
+mod template_names;
 mod template_removal;
 mod templates;
 mod transitions;
@@ -91,6 +95,11 @@ pub use self::request::{
 };
 pub use self::secrets::SecretView;
 pub use self::snapshots::{ImportRequest, SnapshotFilter, SnapshotPage, SnapshotRequest, SnapshotView};
+pub use self::template_builds::{
+    BuildInstructions, BuildLogLine, BuildReason, BuildRequest, BuiltTemplateView, InstructionsBase, MAX_BUILDING,
+    MAX_BUILDING_OF_KEY, MAX_LOG_PAGE, MAX_QUEUED_OF_KEY, MAX_TEMPLATES_OF_KEY, MAX_UPLOAD_BYTES, MAX_UPLOADS_OF_KEY,
+    RequestedBuild, TemplateBuildView, TemplateTagView, UploadState, UploadWriter,
+};
 pub use self::view::{
     AccessRules, ENVD_VERSION, InterpreterOrigin, LogLine, NameMatches, SandboxCounts, SandboxEvent, SandboxLimits,
     SandboxPage, SandboxView, UsageSample, VisibleState,

@@ -10,6 +10,7 @@ use crate::caller::Caller;
 use crate::error::DaemonError;
 use crate::sandboxes::{SandboxFacts, SandboxTable};
 use crate::specification::written;
+use crate::template_names;
 use crate::view::{SandboxPage, VisibleState};
 
 /// Bytes of a page, but for what every sandbox has; one that has more is a page of its own.
@@ -154,7 +155,7 @@ fn matches(facts: &SandboxFacts, state: VisibleState, filter: &ListFilter) -> bo
         && filter
             .template
             .as_ref()
-            .is_none_or(|template| *template == row.template)
+            .is_none_or(|template| template == template_names::shown(&row.template))
         && filter.started_after.is_none_or(later)
 }
 

@@ -16,6 +16,7 @@ use crate::key_revocation::KeyRevocation;
 use crate::registry::Change;
 use crate::secrets::SecretStore;
 use crate::snapshots::{AutomaticCheckpoints, SnapshotStore};
+use crate::template_builds::BuildService;
 
 /// Looked at so often at least: somebody may have set the machine's clock.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(5);
@@ -35,10 +36,17 @@ pub(crate) struct MaintenanceLoop {
     expiry: Arc<SandboxExpiry>,
     revocation: Arc<KeyRevocation>,
     secrets: Arc<SecretStore>,
-    ender: Arc<SandboxEnder>,
-    snapshots: Arc<SnapshotStore>,
+    removers: Removers,
     idle: Arc<IdleWatch>,
     automatic: Arc<AutomaticCheckpoints>,
+}
+
+/// Those that try again what could not be removed.
+#[derive(Debug)]
+pub(crate) struct Removers {
+    pub(crate) ender: Arc<SandboxEnder>,
+    pub(crate) snapshots: Arc<SnapshotStore>,
+    pub(crate) builds: Arc<BuildService>,
 }
 
 /// What was done when.
@@ -60,8 +68,7 @@ impl MaintenanceLoop {
         expiry: Arc<SandboxExpiry>,
         revocation: Arc<KeyRevocation>,
         secrets: Arc<SecretStore>,
-        ender: Arc<SandboxEnder>,
-        snapshots: Arc<SnapshotStore>,
+        removers: Removers,
         idle: Arc<IdleWatch>,
         automatic: Arc<AutomaticCheckpoints>,
     ) -> Self {
@@ -71,8 +78,7 @@ impl MaintenanceLoop {
             expiry,
             revocation,
             secrets,
-            ender,
-            snapshots,
+            removers,
             idle,
             automatic,
         }
@@ -117,8 +123,9 @@ impl MaintenanceLoop {
         }
         if last.removed.elapsed() > REMOVES_EVERY {
             last.removed = Instant::now();
-            self.ender.remove_again().await;
-            self.snapshots.remove_released().await;
+            self.removers.ender.remove_again().await;
+            self.removers.snapshots.remove_released().await;
+            self.removers.builds.collect_all().await;
         }
         if last.forgot.is_none_or(|forgot| forgot.elapsed() > FORGETS_EVERY) {
             last.forgot = Some(Instant::now());

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::admission::AdmissionControl;
+use crate::built_templates::BuiltTemplates;
 use crate::caller::Caller;
 use crate::error::DaemonError;
 use crate::images::ImageService;
@@ -15,19 +16,26 @@ use crate::templates::TemplateStore;
 pub(crate) struct OriginFinder {
     admission: Arc<AdmissionControl>,
     templates: Arc<TemplateStore>,
-    images: ImageService,
+    images: Arc<ImageService>,
+    built: Arc<BuiltTemplates>,
 }
 
 impl OriginFinder {
-    pub(crate) fn new(admission: Arc<AdmissionControl>, templates: Arc<TemplateStore>, images: ImageService) -> Self {
+    pub(crate) fn new(
+        admission: Arc<AdmissionControl>,
+        templates: Arc<TemplateStore>,
+        images: Arc<ImageService>,
+        built: Arc<BuiltTemplates>,
+    ) -> Self {
         Self {
             admission,
             templates,
             images,
+            built,
         }
     }
 
-    /// What `name` means for a caller: a template, or an image behind [`crate::IMAGE_PREFIX`]. It is built, pulled or unpacked
+    /// What `name` means for a caller: a template of its own, one of the machine, or an image behind [`crate::IMAGE_PREFIX`]. It is built, pulled or unpacked
     /// where that is needed and may be.
     ///
     /// # Errors
@@ -39,7 +47,10 @@ impl OriginFinder {
                 self.admission.check()?;
                 Ok(HeldOrigin::Image(self.images.ready(caller, image).await?))
             }
-            None => Ok(self.templates.ready(name).await?.into()),
+            None => match self.built.resolve(caller, name)? {
+                Some(build) => Ok(self.templates.ready(build.as_str()).await?.into()),
+                None => Ok(self.templates.ready(name).await?.into()),
+            },
         }
     }
 

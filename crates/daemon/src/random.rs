@@ -46,6 +46,22 @@ pub(crate) fn secret_id() -> Result<String, DaemonError> {
     Ok(format!("sec_{}", name('s', 23)?))
 }
 
+/// A random UUID (RFC 9562, version 4), as E2B's SDKs want builds to be called.
+pub(crate) fn uuid() -> Result<String, DaemonError> {
+    let mut bytes = [0; 16];
+    fill(&mut bytes)?;
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let mut text = String::new();
+    for (index, byte) in bytes.iter().enumerate() {
+        if [4, 6, 8, 10].contains(&index) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    Ok(text)
+}
+
 /// A token of 256 bits, in hexadecimal digits.
 pub(crate) fn token() -> Result<String, DaemonError> {
     let mut bytes = [0; TOKEN_BYTES];
@@ -53,7 +69,7 @@ pub(crate) fn token() -> Result<String, DaemonError> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-fn name(letter: char, digits: usize) -> Result<String, DaemonError> {
+pub(crate) fn name(letter: char, digits: usize) -> Result<String, DaemonError> {
     // The largest multiple of 36 in a byte; what is beyond would make some digits likelier than others.
     const FAIR: u8 = 252;
     let mut name = String::from(letter);
@@ -89,6 +105,8 @@ mod tests {
             (0..200).map(|_| sandbox_id().unwrap().as_str().to_owned()).collect();
         assert_eq!(ids.len(), 200);
         assert!(ids.iter().all(|id| id.len() == 20 && id.starts_with('i')));
+        let uuid = uuid().unwrap();
+        assert!(uuid.len() == 36 && uuid.as_bytes()[14] == b'4', "{uuid}");
         let token = token().unwrap();
         assert!(token.len() == 64 && token.bytes().all(|byte| byte.is_ascii_hexdigit()));
     }

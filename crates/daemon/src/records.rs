@@ -14,6 +14,7 @@ use crate::history::reason_in;
 use crate::host::SandboxHost;
 use crate::registry::{EventRow, EventsQuery, MetricRow, Registry, RegistryError, SandboxState, Scope};
 use crate::sampling::row_of;
+use crate::template_names;
 use crate::view::{LogLine, NameMatches, SandboxEvent, UsageSample};
 
 /// Most rows of one answer.
@@ -201,7 +202,7 @@ impl SandboxRecords {
             number: row.number,
             sandbox: row.sandbox,
             name: row.name,
-            template: row.template,
+            template: template_names::shown(&row.template).to_owned(),
             at: from_ms(row.at_ms),
             reason: reason_in(row.detail.as_deref()),
             kind: row.kind,

@@ -185,7 +185,7 @@ pub(crate) fn time_left(seconds: Option<u64>, config: &DaemonConfig) -> Result<D
     Ok(timeout)
 }
 
-fn limits(asked: &LimitsRequest, config: &DaemonConfig) -> Result<SandboxLimits, DaemonError> {
+pub(crate) fn limits(asked: &LimitsRequest, config: &DaemonConfig) -> Result<SandboxLimits, DaemonError> {
     let (usual, least, most) = (&config.default_limits, SandboxLimits::LEAST, &config.max_limits);
     Ok(SandboxLimits {
         cpus: within("cpuCount", "", asked.cpus, usual.cpus, (least.cpus, most.cpus))?,

@@ -4,7 +4,7 @@
 //! the same template meanwhile waits for the same build. It ends with the daemon. Deliberately not here: removing one,
 //! which concerns the sandboxes of it.
 
-mod build;
+pub(crate) mod build;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use offleash_core::template::{CODE_INTERPRETER, MCP_GATEWAY, Recipe, TemplateName};
 use offleash_core::text::Text;
 use offleash_store::{HeldTemplate, TakeOutcome, remove_directory};
+use offleash_supervisor::builds::BuildOrder;
 use offleash_supervisor::service::order::Template;
-use offleash_supervisor::templates::{self, BuildEvent, BuildOrder, BuildWatcher, TemplateListing};
+use offleash_supervisor::templates::{self, BuildEvent, BuildWatcher, TemplateListing};
 use tokio::sync::watch;
 
 use crate::config::TemplatesConfig;
@@ -195,6 +196,7 @@ impl TemplateStore {
             state: self.host.state_text(),
             name: name.clone(),
             recipe,
+            instructions: None,
             env: self.config.build_env.iter().map(text_pair).collect(),
         };
         let (program, watcher) = (self.host.program().map(ToOwned::to_owned), self.watcher.clone());
@@ -206,10 +208,11 @@ impl TemplateStore {
             };
             let installs = order.recipe.summary();
             tell(&BuildEvent::Begins { installs });
-            if let Err(error) = build::build(program.as_deref(), &order, tell).await {
+            if let Err(error) = build::build(program.as_deref(), &order, tell, std::future::pending()).await {
                 tell(&BuildEvent::Failed {
                     last_lines: Vec::new(),
                     told: format!("the builder came to nothing: {error}"),
+                    shown: None,
                 });
             }
             if let Some(store) = weak.upgrade() {

@@ -9,7 +9,7 @@ use crate::manifest::{Descriptor, ImageConfig, MAX_CONFIG};
 use crate::progress::{ImageProgress, ProgressStep};
 use crate::reference::ImageReference;
 use crate::registry::{Connector, FetchedManifest, RegistrySettings, Repository};
-use crate::store::{IdNamespace, ImageRecord, ImageStore};
+use crate::store::{IdNamespace, ImageRecord, ImageStore, KeptName};
 use crate::unpack::LayerOwnership;
 
 /// How a pull is done.
@@ -19,6 +19,8 @@ pub struct PullOrder {
     pub settings: RegistrySettings,
     /// The form in which it is unpacked at once.
     pub ownership: LayerOwnership,
+    /// What it is kept by instead of its name, so that nobody finds it by that.
+    pub kept: Option<KeptName>,
 }
 
 /// What came of a pull.
@@ -62,7 +64,10 @@ impl ImageStore {
         self.write_blob(&digest, &bytes)?;
         let record = ImageRecord::new(Some(reference.clone()), digest, index, &manifest);
         let before = self.find(&reference.to_string());
-        self.name_image(&record)?;
+        match &order.kept {
+            Some(kept) => self.keep(kept, &record.digest)?,
+            None => self.name_image(&record)?,
+        }
         Ok(PulledImage {
             was_current: before.is_ok_and(|before| before.digest == digest),
             record,

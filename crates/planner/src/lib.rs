@@ -17,6 +17,7 @@ pub mod git_system;
 mod host;
 pub mod image;
 mod image_stack;
+pub mod instructions;
 mod known;
 mod mounts;
 mod outside;

@@ -19,7 +19,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use offleash_core::spec::IdChoice;
-use offleash_core::template::{Recipe, TemplateName};
+use offleash_core::template::{Recipe, StartCommand, TemplateLimits, TemplateName};
 use rustix::fs::{FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -58,6 +58,12 @@ pub struct TemplateRecord {
     /// The image that it is, if it does not lie over the host's system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<TemplateImage>,
+    /// What a server starts in its sandboxes.
+    #[serde(default, skip_serializing_if = "StartCommand::is_empty")]
+    pub start: StartCommand,
+    /// What its sandboxes may use on a server.
+    #[serde(default)]
+    pub limits: TemplateLimits,
 }
 
 /// A template that is an image.
@@ -85,6 +91,8 @@ impl TemplateRecord {
             bytes: 0,
             files: 0,
             image: None,
+            start: StartCommand::default(),
+            limits: TemplateLimits::default(),
         }
     }
 }

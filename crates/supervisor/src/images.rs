@@ -109,6 +109,11 @@ impl Accounts {
         })
     }
 
+    /// Whether there is a user of this name.
+    pub(crate) fn has(&self, user: &str) -> bool {
+        accounts(&self.passwd).any(|account| account.name == user)
+    }
+
     /// The ids that `user[:group]` means; a number alone is that of both.
     pub(crate) fn ids_of(&self, named: &str) -> Result<(u32, u32), ImageError> {
         let named = match named.parse::<u32>() {

@@ -73,6 +73,7 @@ fn status(error: &DaemonError) -> StatusCode {
     match error {
         DaemonError::Unauthorized => StatusCode::UNAUTHORIZED,
         DaemonError::QuotaExceeded { .. } => StatusCode::TOO_MANY_REQUESTS,
+        DaemonError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
         other => of_kind(other.kind()),
     }
 }

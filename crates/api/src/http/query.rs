@@ -70,6 +70,11 @@ pub(crate) fn flag(pairs: &[(String, String)], name: &str) -> Result<bool, ApiRe
     }
 }
 
+/// A segment of a path as it is written.
+pub(crate) fn encoded(text: &str) -> String {
+    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
+}
+
 /// Text without its percent-encoding.
 pub(crate) fn decoded(text: &str) -> String {
     percent_decode_str(&text.replace('+', " "))

@@ -1,7 +1,7 @@
 //! The routes of E2B's control plane. Some are there in two versions, as its SDKs have called both.
 
 use super::{CREATE, READ, RouteEntry, RouteHandler, at_once, route};
-use crate::e2b::control::{CallVersion, sandboxes, secrets, snapshots, templates, volumes};
+use crate::e2b::control::{CallVersion, builds, sandboxes, secrets, snapshots, templates, volumes};
 use crate::e2b::volume_content;
 use crate::http::json::MAX_BODY;
 
@@ -9,6 +9,10 @@ use crate::http::json::MAX_BODY;
 const NO_BODY: Option<usize> = None;
 /// A body of JSON.
 const BODY: Option<usize> = Some(MAX_BODY);
+
+/// An archive of files, as large as the daemon takes one.
+const MAX_ARCHIVE: usize = 1 << 30;
+const _: () = assert!(MAX_ARCHIVE as u64 == offleash_daemon::MAX_UPLOAD_BYTES);
 
 /// A row about what is in a volume: whoever shows its token may call.
 macro_rules! content {
@@ -25,7 +29,7 @@ macro_rules! content {
     };
 }
 
-pub(super) static ROUTES: [RouteEntry; 40] = [
+pub(super) static ROUTES: [RouteEntry; 56] = [
     route!("E2bCreateSandboxFirst", POST "/sandboxes", CREATE, BODY,
         "Makes a sandbox; it lives for 15 seconds if nothing is said.",
         None,
@@ -167,6 +171,71 @@ pub(super) static ROUTES: [RouteEntry; 40] = [
     content!("E2bWriteVolumeFile", PUT "/volumecontent/{volume}/file", NO_BODY,
         "Writes a file of a volume, of as many bytes as its quota lets there be.",
         |call| Box::pin(volume_content::write(call))),
+    route!("E2bAssignTags", POST "/templates/tags", CREATE, BODY,
+        "Has tags mean the build that a name means.",
+        None,
+        |call| Box::pin(builds::assign_tags(call.asked, call.body))),
+    route!("E2bRemoveTags", DELETE "/templates/tags", CREATE, BODY,
+        "Has tags of a template mean nothing any more.",
+        None,
+        |call| Box::pin(builds::remove_tags(call.asked, call.body))),
+    route!("E2bRequestBuildFirst", POST "/v2/templates", CREATE, BODY,
+        "Notes a build of a template.",
+        None,
+        |call| Box::pin(builds::request(call.asked, call.body))),
+    route!("E2bRequestBuild", POST "/v3/templates", CREATE, BODY,
+        "Notes a build of a template.",
+        None,
+        |call| Box::pin(builds::request(call.asked, call.body))),
+    route!("E2bStartBuild", POST "/v2/templates/{template}/builds/{build}", CREATE, BODY,
+        "Starts a build of an image or a template and of instructions.",
+        None,
+        |call| Box::pin(builds::start(call.asked, call.segments, call.body))),
+    route!("E2bGetBuildStatus", GET "/templates/{template}/builds/{build}/status", READ, NO_BODY,
+        "Says how a build goes on, with what it said.",
+        None,
+        |call| Box::pin(builds::status(call.asked, call.segments))),
+    route!("E2bGetBuildLogs", GET "/templates/{template}/builds/{build}/logs", READ, NO_BODY,
+        "Gives what a build said.",
+        None,
+        |call| Box::pin(builds::logs(call.asked, call.segments))),
+    route!("E2bFindBuildFiles", GET "/templates/{template}/files/{hash}", CREATE, NO_BODY,
+        "Says whether an archive is here that a build copies from, and where it is uploaded.",
+        None,
+        |call| Box::pin(builds::file(call.asked, call.segments))),
+    RouteEntry {
+        operation: "E2bUploadBuildFiles",
+        method: http::Method::PUT,
+        path: "/templates/{template}/files/{hash}",
+        max_body: Some(MAX_ARCHIVE),
+        summary: "Takes an archive that a build copies from.",
+        schemas: None,
+        handler: RouteHandler::ByUploadToken(|call| Box::pin(builds::upload(call))),
+    },
+    route!("E2bListTags", GET "/templates/{template}/tags", READ, NO_BODY,
+        "Lists the tags of a template.",
+        None,
+        |call| at_once(builds::tags(call.asked, call.first()))),
+    route!("E2bCountTags", GET "/templates/{template}/tags/count", READ, NO_BODY,
+        "Counts the tags of a template.",
+        None,
+        |call| at_once(builds::count_tags(call.asked, call.first()))),
+    route!("E2bHasTag", GET "/templates/{template}/tags/exists", READ, NO_BODY,
+        "Says whether a template has a tag.",
+        None,
+        |call| at_once(builds::has_tag(call.asked, call.first()))),
+    route!("E2bListTemplatesSecond", GET "/v2/templates", READ, NO_BODY,
+        "Lists templates.",
+        None,
+        |call| Box::pin(templates::list(call.asked))),
+    route!("E2bUpdateTemplateFirst", PATCH "/templates/{template}", CREATE, BODY,
+        "Says whether other keys may make sandboxes of a template.",
+        None,
+        |call| Box::pin(builds::update(call.asked, call.first(), call.body))),
+    route!("E2bUpdateTemplate", PATCH "/v2/templates/{template}", CREATE, BODY,
+        "Says whether other keys may make sandboxes of a template.",
+        None,
+        |call| Box::pin(builds::update(call.asked, call.first(), call.body))),
     route!("E2bListTemplates", GET "/templates", READ, NO_BODY,
         "Lists templates.",
         None,
@@ -175,8 +244,12 @@ pub(super) static ROUTES: [RouteEntry; 40] = [
         "Says whether a template of this name is there, or is built when it is asked for.",
         None,
         |call| Box::pin(templates::alias(call.asked, call.first()))),
+    route!("E2bGetTemplate", GET "/templates/{template}", READ, NO_BODY,
+        "Shows a template of the caller's with its builds.",
+        None,
+        |call| at_once(templates::get(call.asked, call.first()))),
     route!("E2bRemoveTemplate", DELETE "/templates/{template}", CREATE, NO_BODY,
-        "Removes a snapshot, or with the scope `admin` a template that no sandbox uses.",
+        "Removes a snapshot, a template of the caller's that no sandbox uses, or with the scope `admin` one of the machine.",
         None,
         |call| Box::pin(templates::remove(call.asked, call.first()))),
 ];

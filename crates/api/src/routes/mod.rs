@@ -21,6 +21,7 @@ use offleash_daemon::Scope;
 use self::openapi::RouteSchemas;
 pub use self::summary::{RouteSummary, route_summaries};
 use crate::control::{ApiRequest, ControlPlane};
+use crate::e2b::control::builds::UploadCall;
 use crate::e2b::volume_content::{ContentCall, ContentRefusal, ContentResult};
 use crate::http::answer::{self, ApiRefusal};
 use crate::http::body::Body;
@@ -34,6 +35,8 @@ pub(crate) enum RouteHandler {
     Open(fn() -> Response<Body>),
     /// Whoever shows the token of the volume that the path names.
     ByVolumeToken(for<'a> fn(ContentCall<'a>) -> ContentFuture<'a>),
+    /// Whoever shows the token that was given for the archive.
+    ByUploadToken(for<'a> fn(UploadCall<'a>) -> RouteFuture<'a>),
     /// A key that has this scope.
     Keyed(Scope, for<'a> fn(RouteCall<'a>) -> RouteFuture<'a>),
 }
@@ -119,11 +122,11 @@ fn document() -> Response<Body> {
 pub(crate) fn answer_open(method: &Method, path: &str) -> Option<Response<Body>> {
     match find(method, path).ok()?.0.handler {
         RouteHandler::Open(answer) => Some(answer()),
-        RouteHandler::Keyed(..) | RouteHandler::ByVolumeToken(_) => None,
+        RouteHandler::Keyed(..) | RouteHandler::ByVolumeToken(_) | RouteHandler::ByUploadToken(_) => None,
     }
 }
 
-/// Answers a request for what is in a volume, of whoever shows its token; gives the body back of all others.
+/// Answers a request for what is in a volume, or with an archive, of whoever shows its token; gives the body back of all others.
 ///
 /// # Errors
 /// The body.
@@ -132,20 +135,31 @@ pub(crate) async fn answer_by_token(
     parts: &Parts,
     body: Incoming,
 ) -> Result<Response<Body>, Incoming> {
-    let Ok((route, [volume, _])) = find(&parts.method, parts.uri.path()) else {
+    let Ok((route, [first, second])) = find(&parts.method, parts.uri.path()) else {
         return Err(body);
     };
-    let RouteHandler::ByVolumeToken(handler) = route.handler else {
-        return Err(body);
-    };
-    let body = RequestBody::new(body, route.max_body.unwrap_or(0));
-    let call = ContentCall {
-        control,
-        parts,
-        volume,
-        body,
-    };
-    Ok(handler(call).await.unwrap_or_else(ContentRefusal::answer))
+    let new_body = |body| RequestBody::new(body, route.max_body.unwrap_or(0));
+    match route.handler {
+        RouteHandler::ByVolumeToken(handler) => {
+            let call = ContentCall {
+                control,
+                parts,
+                volume: first,
+                body: new_body(body),
+            };
+            Ok(handler(call).await.unwrap_or_else(ContentRefusal::answer))
+        }
+        RouteHandler::ByUploadToken(handler) => {
+            let call = UploadCall {
+                control,
+                parts,
+                hash: second,
+                body: new_body(body),
+            };
+            Ok(handler(call).await.unwrap_or_else(|refusal| refusal.answer()))
+        }
+        RouteHandler::Open(_) | RouteHandler::Keyed(..) => Err(body),
+    }
 }
 
 /// Answers a request of a caller with a key: finds its route, checks the caller's scope, and calls what answers.
@@ -158,7 +172,9 @@ pub(crate) async fn answer(asked: &ApiRequest<'_>, body: Incoming) -> Result<Res
     let body = RequestBody::new(body, route.max_body.unwrap_or(0));
     match route.handler {
         RouteHandler::Open(answer) => Ok(answer()),
-        RouteHandler::ByVolumeToken(_) => Err(MissingRoute::Nothing.refusal(&asked.parts.method)),
+        RouteHandler::ByVolumeToken(_) | RouteHandler::ByUploadToken(_) => {
+            Err(MissingRoute::Nothing.refusal(&asked.parts.method))
+        }
         RouteHandler::Keyed(scope, handler) => {
             asked.require(scope)?;
             let response = handler(RouteCall { asked, segments, body }).await?;
@@ -295,12 +311,12 @@ mod tests {
     #[test]
     fn what_e2b_has_and_this_has_not_is_told_from_what_nobody_has() {
         for path in [
-            "/v3/templates",
+            "/templates",
             "/templates/x",
             "/templates/x/builds/y",
-            "/v2/templates",
+            "/templates/x/tags/groups",
         ] {
-            let refusal = find(&Method::PATCH, path).unwrap_err();
+            let refusal = find(&Method::POST, path).unwrap_err();
             assert_eq!(refusal.status.as_u16(), 501, "{path}");
         }
     }

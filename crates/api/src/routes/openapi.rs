@@ -159,7 +159,9 @@ fn described(route: &RouteEntry, schemas: &RouteSchemas, types: &mut DocumentSch
         described["requestBody"] = json!({ "required": true, "content": content(types.request(schema)) });
     }
     match route.handler {
-        RouteHandler::Open(_) | RouteHandler::ByVolumeToken(_) => described["security"] = json!([]),
+        RouteHandler::Open(_) | RouteHandler::ByVolumeToken(_) | RouteHandler::ByUploadToken(_) => {
+            described["security"] = json!([])
+        }
         RouteHandler::Keyed(scope, _) => {
             described["description"] = format!("Needs the scope `{}`.", Scope::as_str(scope)).into()
         }

@@ -6,10 +6,12 @@ use super::MissingRoute;
 use crate::http::answer::ApiRefusal;
 
 /// Paths of E2B's control plane that nothing answers yet, by what begins them, and of what that is said.
-const UNSUPPORTED: [(&str, &str); 3] = [
-    ("templates", "builds of templates by this API are"),
-    ("v2/templates", "builds of templates by this API are"),
-    ("v3/templates", "builds of templates by this API are"),
+const UNSUPPORTED: [(&str, &str); 2] = [
+    (
+        "templates",
+        "builds of images that are pushed, and lists of what tags meant before, are",
+    ),
+    ("default-templates", "lists of default templates are"),
 ];
 /// Below this, what is there is there for one method alone.
 const EVENTS: &str = "events/sandboxes";

@@ -15,8 +15,8 @@ pub struct RouteSummary {
     pub path: &'static str,
     /// The scope that a key must have; no key is asked for if absent.
     pub scope: Option<&'static str>,
-    /// Whether the token of a volume is asked for.
-    pub by_volume_token: bool,
+    /// Of what a token is asked for instead of a key: `volume` or `upload`.
+    pub token: Option<&'static str>,
     /// How many bytes its body may have; none is read if absent.
     pub max_body: Option<usize>,
     /// What it does, a sentence.
@@ -30,10 +30,14 @@ impl RouteSummary {
             method: route.method.as_str(),
             path: route.path,
             scope: match route.handler {
-                RouteHandler::Open(_) | RouteHandler::ByVolumeToken(_) => None,
+                RouteHandler::Open(_) | RouteHandler::ByVolumeToken(_) | RouteHandler::ByUploadToken(_) => None,
                 RouteHandler::Keyed(scope, _) => Some(Scope::as_str(scope)),
             },
-            by_volume_token: matches!(route.handler, RouteHandler::ByVolumeToken(_)),
+            token: match route.handler {
+                RouteHandler::ByVolumeToken(_) => Some("volume"),
+                RouteHandler::ByUploadToken(_) => Some("upload"),
+                RouteHandler::Open(_) | RouteHandler::Keyed(..) => None,
+            },
             max_body: route.max_body,
             summary: route.summary,
         }

@@ -121,7 +121,7 @@ impl JsonLines {
                 self.bar.end();
                 self.build("info", name, &format!("built: {bytes} bytes in {files} files"));
             }
-            BuildEvent::Failed { last_lines, told } => {
+            BuildEvent::Failed { last_lines, told, .. } => {
                 self.bar.end();
                 last_lines.iter().for_each(|line| self.build("error", name, line));
                 self.build("error", name, told);

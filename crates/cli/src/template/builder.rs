@@ -4,8 +4,10 @@ use std::io::{self, Read as _};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use offleash_store::{StateDirectory, TemplateRecord};
+use offleash_supervisor::builds::{self, BuildOrder, InstructionBuild, InstructionOrder};
 use offleash_supervisor::lifecycle::open_state;
-use offleash_supervisor::templates::{self, BuildEvent, BuildOrder, Progress, TemplateError};
+use offleash_supervisor::templates::{self, BuildEvent, Progress, TemplateError};
 
 use crate::failure::{EXIT_FAILURE, Failure};
 use crate::terminal;
@@ -14,7 +16,7 @@ use crate::terminal;
 pub(crate) fn builder() -> ExitCode {
     let ended = match read_order().and_then(|order| carry_out(&order)) {
         Ok(built) => built,
-        Err(failure) => failed(&failure, Vec::new()),
+        Err(failure) => failed(&failure, Vec::new(), None),
     };
     let is_built = matches!(ended, BuildEvent::Built { .. });
     tell(&ended);
@@ -37,7 +39,11 @@ fn read_order() -> Result<BuildOrder, Failure> {
 
 fn carry_out(order: &BuildOrder) -> Result<BuildEvent, Failure> {
     let state = open_state(Some(order.state.as_path()))?;
-    let built = match templates::build(&state, &order.request(), &mut Told::default()) {
+    let built = match &order.instructions {
+        Some(instructions) => build_instructions(&state, order, instructions),
+        None => templates::build(&state, &order.request(), &mut Told::default()),
+    };
+    let built = match built {
         Ok(record) => BuildEvent::Built {
             bytes: record.bytes,
             files: record.files,
@@ -47,15 +53,36 @@ fn carry_out(order: &BuildOrder) -> Result<BuildEvent, Failure> {
                 TemplateError::Step { last_lines, .. } => std::mem::take(last_lines),
                 _ => Vec::new(),
             };
-            failed(&Failure::from(error), last_lines)
+            let shown = error.shown();
+            failed(&Failure::from(error), last_lines, shown)
         }
     };
     Ok(built)
 }
 
-fn failed(failure: &Failure, last_lines: Vec<String>) -> BuildEvent {
+/// Builds what a client of the API asked for.
+fn build_instructions(
+    state: &StateDirectory,
+    order: &BuildOrder,
+    instructions: &InstructionOrder,
+) -> Result<TemplateRecord, TemplateError> {
+    let mut told = ToldWhole {
+        of: Vec::new(),
+        count: instructions.instructions.len(),
+    };
+    told.begin(0, &format!("FROM {}", instructions.base));
+    let InstructionBuild { build, of } = builds::of_instructions(state, &order.name, instructions)?;
+    told.of = of;
+    builds::build(state, &build, &mut told)
+}
+
+fn failed(failure: &Failure, last_lines: Vec<String>, shown: Option<String>) -> BuildEvent {
     let told = failure.to_string();
-    BuildEvent::Failed { last_lines, told }
+    BuildEvent::Failed {
+        last_lines,
+        told,
+        shown,
+    }
 }
 
 /// A daemon that is gone takes its builder with it.
@@ -93,6 +120,46 @@ impl Progress for Told {
         }
         self.0 = Some(Instant::now());
         let line = line.chars().take(MAX_LENGTH).collect();
+        tell(&BuildEvent::Line { line });
+    }
+
+    fn left_out(&mut self, packages: &str, why: &str) {
+        let (packages, why) = (packages.to_owned(), why.to_owned());
+        tell(&BuildEvent::LeftOut { packages, why });
+    }
+
+    fn idle(&mut self) {}
+}
+
+/// The longest line that is told of a build whose log is kept.
+const MAX_LINE: usize = 2_000;
+
+/// What a build of instructions is told to, for whoever reads its log: every line, by the instruction that it is of.
+struct ToldWhole {
+    of: Vec<usize>,
+    count: usize,
+}
+
+impl ToldWhole {
+    fn begin(&self, number: usize, title: &str) {
+        let (of, title) = (self.count, title.to_owned());
+        tell(&BuildEvent::Step { number, of, title });
+    }
+}
+
+impl Progress for ToldWhole {
+    fn step(&mut self, number: usize, _of: usize, title: &str) {
+        let instruction = number.checked_sub(1).and_then(|index| self.of.get(index));
+        self.begin(instruction.copied().unwrap_or(self.count), title);
+    }
+
+    fn note(&mut self, told: &str) {
+        let told = told.to_owned();
+        tell(&BuildEvent::Note { told });
+    }
+
+    fn line(&mut self, line: &str) {
+        let line = line.chars().take(MAX_LINE).collect();
         tell(&BuildEvent::Line { line });
     }
 

@@ -11,7 +11,7 @@ use offleash_images::ImageStore;
 use offleash_planner::dockerfile::{Dockerfile, DockerfileError, DockerfileOptions};
 use offleash_planner::{read_named_file, read_regular_file};
 use offleash_store::StateDirectory;
-use offleash_supervisor::builds::{self, BuildContext, ImageBuild};
+use offleash_supervisor::builds::{self, BuildContext, CallerBuild, ImageBuild};
 use offleash_supervisor::lifecycle::open_state;
 use offleash_supervisor::templates::USUAL_DISK;
 
@@ -112,6 +112,7 @@ fn of_dockerfile(
         network,
         ids: ids_of(arguments),
         uses_cache: !arguments.no_cache,
+        caller: CallerBuild::default(),
     };
     Ok((state, build))
 }

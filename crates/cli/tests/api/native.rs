@@ -106,9 +106,10 @@ fn a6_what_comes_later_says_so_and_that_asking_again_is_no_use() {
     let server = Server::start();
     let key = server.key(&[]);
     for line in [
-        "POST /v2/templates/x/builds/y",
-        "GET /templates/x",
-        "POST /v3/templates",
+        "POST /templates",
+        "POST /templates/x/builds/y",
+        "GET /templates/x/tags/groups",
+        "GET /default-templates",
     ] {
         let answer = server.ask(&key, line, "{}");
         answer.assert_refused(501);

@@ -30,7 +30,7 @@ fn what_needs_no_key_is_the_document_alone() {
     let server = Server::start();
     let open: Vec<_> = route_summaries()
         .into_iter()
-        .filter(|route| route.scope.is_none() && !route.by_volume_token)
+        .filter(|route| route.scope.is_none() && route.token.is_none())
         .collect();
     let lines: Vec<_> = open.iter().map(line).collect();
     assert_eq!(lines, ["GET /v1/openapi.json"]);
@@ -47,11 +47,15 @@ fn every_route_is_answered_by_its_method_and_no_other() {
         let answer = server.ask(&key, &line, "");
         assert_ne!(answer.status, 405, "{line}: {answer:?}");
         assert!(!answer.body.contains("no such route"), "{line}: {answer:?}");
-        // What has the path of builds is told that these are not there, whatever the method.
+        // What begins as paths of templates do is told that more of that is not there, whatever the method.
         let expected = if route.path.starts_with("/templates") { 501 } else { 405 };
         let path = line.split_once(' ').unwrap().1;
-        // What is at a path of a volume is changed by the usual one.
-        let other = if route.path.ends_with("/path") { "PUT" } else { "PATCH" };
+        // What is at a path of a volume, and a template, is changed by the usual one.
+        let other = match route.path {
+            path if path.contains("/files/") => "POST",
+            path if path.ends_with("/path") || path.contains("templates") => "PUT",
+            _ => "PATCH",
+        };
         server
             .ask(&key, &format!("{other} {path}"), "")
             .assert_refused(expected);
@@ -66,10 +70,11 @@ fn a9_a_body_is_as_large_as_its_route_lets_it_be() {
         let Some(max_body) = route.max_body else { continue };
         // It is refused for what it announces, before any of it is there; where code is run, the sandbox is looked for first.
         let runs_code = route.path.contains("/contexts") || route.path.ends_with("/execute");
-        let expected = match (runs_code, route.by_volume_token) {
+        let expected = match (runs_code, route.token) {
             (true, _) => 404,
             // No body is looked at before the token.
-            (_, true) => 401,
+            (_, Some("volume")) => 401,
+            (_, Some(_)) => 403,
             _ => 413,
         };
         let length = max_body + 1;

@@ -146,6 +146,11 @@ fn a_template_that_is_not_there_is_not_found() {
             json!({ "command": { "shell": "true" }, "sandbox": { "template": "other" } }),
         ),
         ("GET /templates/aliases/other", json!(null)),
+        ("GET /templates/x", json!(null)),
+        ("PATCH /v2/templates/x", json!({ "public": true })),
+        ("GET /templates/x/builds/y/status", json!(null)),
+        ("POST /v2/templates/x/builds/y", json!({ "fromImage": "python" })),
+        ("POST /templates/tags", json!({ "target": "x:y", "tags": ["z"] })),
     ] {
         let body = if body.is_null() {
             String::new()
@@ -161,7 +166,7 @@ fn a_template_that_is_not_there_is_not_found() {
         );
     }
     // What cannot be done with templates at all is another matter.
-    for line in ["POST /v3/templates", "GET /templates/x"] {
+    for line in ["POST /templates", "POST /templates/x"] {
         server.ask(&key, line, "{}").assert_refused(501);
     }
 }

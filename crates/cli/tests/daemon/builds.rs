@@ -79,7 +79,10 @@ fn a_build_that_fails_is_told_with_what_it_said_last() {
             "{refused:?}"
         );
         let told = told.0.lock().unwrap();
-        let Some(BuildEvent::Failed { last_lines, told: why }) = told.last() else {
+        let Some(BuildEvent::Failed {
+            last_lines, told: why, ..
+        }) = told.last()
+        else {
             panic!("{told:?}");
         };
         assert_eq!(last_lines, &["no such thing"]);

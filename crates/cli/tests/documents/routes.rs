@@ -28,10 +28,10 @@ fn table(text: &mut String, title: &str, routes: &[RouteSummary]) {
     )
     .unwrap();
     for route in routes {
-        let scope = match (route.scope, route.by_volume_token) {
+        let scope = match (route.scope, route.token) {
             (Some(scope), _) => format!("`{scope}`"),
-            (None, true) => "the volume's token".to_owned(),
-            (None, false) => "none".to_owned(),
+            (None, Some(token)) => format!("the {token}'s token"),
+            (None, None) => "none".to_owned(),
         };
         let body = route.max_body.map(|most| most.to_string()).unwrap_or_default();
         let (method, path, summary) = (route.method, route.path, cell(route.summary));

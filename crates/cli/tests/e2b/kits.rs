@@ -9,7 +9,7 @@ use crate::support::skip;
 const SDKS: &str = "OFFLEASH_SDKS";
 
 /// Python's, as it is laid out beside one another so that modules import each other.
-const PYTHON: [(&str, &str); 17] = [
+const PYTHON: [(&str, &str); 19] = [
     ("cases.py", include_str!("python/cases.py")),
     ("network.py", include_str!("python/network.py")),
     ("lifecycle.py", include_str!("python/lifecycle.py")),
@@ -27,9 +27,11 @@ const PYTHON: [(&str, &str); 17] = [
     ("async_files.py", include_str!("python/async_files.py")),
     ("async_volumes.py", include_str!("python/async_volumes.py")),
     ("async_others.py", include_str!("python/async_others.py")),
+    ("builds.py", include_str!("python/builds.py")),
+    ("async_builds.py", include_str!("python/async_builds.py")),
 ];
 
-const JAVASCRIPT: [(&str, &str); 8] = [
+const JAVASCRIPT: [(&str, &str); 9] = [
     ("cases.mjs", include_str!("javascript/cases.mjs")),
     ("lifecycle.mjs", include_str!("javascript/lifecycle.mjs")),
     ("commands.mjs", include_str!("javascript/commands.mjs")),
@@ -38,6 +40,7 @@ const JAVASCRIPT: [(&str, &str); 8] = [
     ("volumes.mjs", include_str!("javascript/volumes.mjs")),
     ("reach.mjs", include_str!("javascript/reach.mjs")),
     ("packages.mjs", include_str!("javascript/packages.mjs")),
+    ("builds.mjs", include_str!("javascript/builds.mjs")),
 ];
 
 /// An SDK that is installed, and the cases in its language.

@@ -78,6 +78,8 @@ pub(crate) fn skopeo(arguments: &[&str]) -> bool {
     match command
         .args(["--insecure-policy", "copy", "-q"])
         .args(arguments)
+        // Where it looks for passwords, of which there are none.
+        .env("XDG_RUNTIME_DIR", std::env::temp_dir())
         .output()
     {
         Ok(output) => {

@@ -3,6 +3,7 @@
 use offleash_supervisor::clock::UnixMs;
 use rusqlite::{Connection, named_params};
 
+use super::builds::{self, BuildLogRow, BuildState, BuiltTemplateRow, TemplateBuildRow, TemplateTagRow};
 use super::error::RegistryError;
 use super::rows::{EventRow, KeyRow, LogRow, MetricRow, SandboxRow};
 use super::schema::{KEPT_EVENTS, KEPT_EVENTS_OF_KEY, KEPT_LOGS, KEPT_LOGS_OF_ALL, KEPT_METRICS};
@@ -46,6 +47,34 @@ pub enum Change {
     ReleaseSnapshot(String),
     /// It is gone. Nothing happens if it was gone already.
     RemoveSnapshot(String),
+    /// A new template of a key.
+    AddTemplate(Box<BuiltTemplateRow>),
+    /// Other keys may use a template, or may not.
+    SetTemplatePublic {
+        /// Its id.
+        id: String,
+        /// Whether they may.
+        public: bool,
+        /// When.
+        at_ms: UnixMs,
+    },
+    /// A template is gone, with all that is known of it. Nothing happens if it was gone already.
+    RemoveTemplate(String),
+    /// A new build of a template.
+    AddBuild(Box<TemplateBuildRow>),
+    /// A build as it is now, which was in one of these states.
+    SetBuild(Box<TemplateBuildRow>, &'static [BuildState]),
+    /// A tag means a build.
+    AssignTag(TemplateTagRow),
+    /// A tag means nothing. Nothing happens if it meant nothing already.
+    RemoveTag {
+        /// The template.
+        template: String,
+        /// The tag.
+        tag: String,
+    },
+    /// A line of a build.
+    AddBuildLog(BuildLogRow),
     /// Something happened; its number is given by the registry.
     AddEvent(EventRow),
     /// A line; its number is given by the registry.
@@ -102,6 +131,14 @@ pub(super) fn make(connection: &Connection, change: &Change) -> Result<(), Regis
         Change::CompleteSnapshot(row) => snapshots::complete(connection, row),
         Change::ReleaseSnapshot(id) => snapshots::release(connection, id),
         Change::RemoveSnapshot(id) => snapshots::remove(connection, id),
+        Change::AddTemplate(row) => builds::add_template(connection, row),
+        Change::SetTemplatePublic { id, public, at_ms } => builds::set_public(connection, id, *public, *at_ms),
+        Change::RemoveTemplate(id) => builds::remove_template(connection, id),
+        Change::AddBuild(row) => builds::add_build(connection, row),
+        Change::SetBuild(row, before) => builds::set_build(connection, row, before),
+        Change::AssignTag(row) => builds::assign_tag(connection, row),
+        Change::RemoveTag { template, tag } => builds::remove_tag(connection, template, tag),
+        Change::AddBuildLog(row) => builds::add_log(connection, row),
         Change::AddEvent(row) => add_event(connection, row),
         Change::AddLog(row) => add_log(connection, row),
         Change::RemoveLogs(id) => execute(connection, "DELETE FROM logs WHERE sandbox = ?1", [id]).map(|_| ()),

@@ -1,6 +1,6 @@
 //! The registry: what the daemon must not forget, in one SQLite database in the state directory.
 //!
-//! Sandboxes, API keys, events, log lines and samples of use. All that changes it in this process goes through one
+//! Sandboxes, API keys, templates of keys, events, log lines and samples of use. All that changes it in this process goes through one
 //! thread ([`Registry::submit`]), which commits what has come together in one transaction; a batch is applied as a
 //! whole or not at all. Reading goes on beside it (WAL).
 //!
@@ -17,6 +17,7 @@ mod making;
 mod reading;
 #[macro_use]
 mod rows;
+mod builds;
 mod schema;
 mod secrets;
 mod snapshots;
@@ -25,6 +26,7 @@ mod writer;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub use builds::{BuildLogRow, BuildState, BuiltTemplateRow, TemplateBuildRow, TemplateTagRow};
 pub use error::RegistryError;
 pub use keys::{ApiKey, BadApiKey, KEY_PREFIX_CHARS};
 pub use making::Change;

@@ -186,8 +186,11 @@ pub(super) fn prepare(connection: &mut Connection) -> Result<(), RegistryError> 
     if tables == 0 {
         make(connection)?;
     }
-    let added = connection.execute_batch(super::snapshots::TABLE);
-    added.map_err(|error| RegistryError::of("preparing the registry", error))
+    for added in [super::snapshots::TABLE, super::builds::TABLES] {
+        let added = connection.execute_batch(added);
+        added.map_err(|error| RegistryError::of("preparing the registry", error))?;
+    }
+    Ok(())
 }
 
 /// Makes the tables. Another process may have made them since we looked.

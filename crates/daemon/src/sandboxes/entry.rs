@@ -21,6 +21,7 @@ use crate::registry::{SandboxRow, SandboxState, SupervisorProcess};
 use crate::request::{NAME_LABEL, OnTimeout};
 use crate::secret_use::SecretVersions;
 use crate::specification::Specification;
+use crate::template_names;
 use crate::view::{AccessRules, ENVD_VERSION, InterpreterOrigin, SandboxView, VisibleState};
 
 /// How long somebody who can wait does so while something else is being done with a sandbox.
@@ -445,7 +446,7 @@ impl SandboxFacts {
         Some(SandboxView {
             state: self.visible_state()?,
             id: row.id.clone(),
-            template: row.template.clone(),
+            template: template_names::shown(&row.template).to_owned(),
             image_digest: image_name(&row.template).and(specification.build.clone()),
             cwd: specification.work_directory().to_owned(),
             started_at: from_ms(row.started_ms),

@@ -44,6 +44,7 @@ use crate::request::CreateRequest;
 use crate::sandboxes::SandboxEntry;
 use crate::specification::{Specification, check_imported};
 use crate::still::StillSources;
+use crate::template_names;
 use crate::templates::TemplateStore;
 use crate::view::SandboxLimits;
 
@@ -179,7 +180,7 @@ impl SnapshotStore {
     ) -> Result<SnapshotView, DaemonError> {
         let source = self.core.sandboxes.find(caller, id)?;
         if let Some(name) = &request.name {
-            self.check_name(name.as_str()).await?;
+            self.check_name(caller, name.as_str()).await?;
         }
         let (store, caller) = (Arc::clone(self), caller.clone());
         let work = async move {
@@ -198,9 +199,11 @@ impl SnapshotStore {
         self.core.jobs.detached(work).await
     }
 
-    /// A name of a template means that.
-    async fn check_name(&self, name: &str) -> Result<(), DaemonError> {
-        match self.is_template(name).await {
+    /// A name of a template means that, also of one that the caller built.
+    async fn check_name(&self, caller: &Caller, name: &str) -> Result<(), DaemonError> {
+        let registry = &self.core.registry;
+        let built = registry.look_up(|registry| registry.built_template(&caller.key_id, name))?;
+        match self.is_template(name).await || built.is_some() {
             true => Err(DaemonError::invalid("name", "is that of a template")),
             false => Ok(()),
         }
@@ -555,7 +558,10 @@ impl SnapshotStore {
             return Err(DaemonError::Forbidden { scope: "owner" });
         }
         if let Some(name) = &request.name {
-            self.check_name(name.as_str()).await?;
+            self.check_name(caller, name.as_str()).await?;
+        }
+        if template_names::of_store(&request.template).is_some() {
+            return Err(DaemonError::UnknownTemplate { name: request.template });
         }
         check_imported(&request.env, request.limits.as_ref(), &self.config)?;
         let origin = self

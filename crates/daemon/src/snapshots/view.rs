@@ -8,6 +8,7 @@ use offleash_supervisor::clock::from_ms;
 use super::from_json;
 use crate::error::DaemonError;
 use crate::registry::SnapshotRow;
+use crate::template_names;
 use crate::view::SandboxLimits;
 
 /// Entries of a page.
@@ -56,7 +57,7 @@ impl SnapshotView {
             key: row.key_id.clone(),
             name: row.name.clone(),
             sandbox: Some(row.sandbox.clone()).filter(|sandbox| !sandbox.is_empty()),
-            template: row.template.clone(),
+            template: template_names::shown(&row.template).to_owned(),
             build: spec.as_ref().and_then(|spec| spec.build.clone()),
             env: spec.as_ref().map(|spec| spec.env.clone()).unwrap_or_default(),
             limits: spec.as_ref().map(|spec| spec.limits),

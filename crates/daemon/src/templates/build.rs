@@ -5,23 +5,36 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
+use std::pin::pin;
+use std::time::Duration;
 
 use offleash_core::text::one_line;
+use offleash_supervisor::builds::BuildOrder;
 use offleash_supervisor::roles::SupervisorRole;
-use offleash_supervisor::templates::{BuildEvent, BuildOrder};
+use offleash_supervisor::templates::BuildEvent;
 use offleash_sys::spawn::{OrphanFate, SessionChoice, SpawnCommand, spawn};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, WaitIdStatus, pidfd_open};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::unix::pipe;
+use tokio::time::{Instant, sleep_until};
 
 use crate::launch::{OWN_PROGRAM, Process};
 
-/// Carries an order out in a process of its own, and tells how that goes on, the last event included.
+/// How long a builder that is told to end may take; it takes apart the sandbox of its step.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Carries an order out in a process of its own, and tells how that goes on, the last event included. When `stop` is ready the
+/// process is told to end.
 ///
 /// # Errors
 /// When there is no such process, or it ended without its last event.
-pub(super) async fn build(program: Option<&Path>, order: &BuildOrder, tell: impl Fn(&BuildEvent)) -> io::Result<()> {
+pub(crate) async fn build(
+    program: Option<&Path>,
+    order: &BuildOrder,
+    tell: impl Fn(&BuildEvent),
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
     let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
     let (told, telling) = pipe_with(PipeFlags::CLOEXEC)?;
     let argv = program
@@ -53,7 +66,25 @@ pub(super) async fn build(program: Option<&Path>, order: &BuildOrder, tell: impl
     drop(pipe);
     let (mut has_ended, mut other) = (false, None);
     let mut lines = BufReader::new(pipe::Receiver::from_owned_fd(told)?).split(b'\n');
-    while let Ok(Some(line)) = lines.next_segment().await {
+    let mut stop = pin!(stop);
+    let (mut is_stopped, mut deadline) = (false, None);
+    loop {
+        let line = tokio::select! {
+            line = lines.next_segment() => line,
+            () = &mut stop, if !is_stopped => {
+                is_stopped = true;
+                deadline = Some(Instant::now() + END_TIMEOUT);
+                let _gone = process.terminate();
+                continue;
+            }
+            () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
+                deadline = None;
+                // What its sandbox is made of dies with it.
+                let _gone = process.kill();
+                continue;
+            }
+        };
+        let Ok(Some(line)) = line else { break };
         match serde_json::from_slice::<BuildEvent>(&line) {
             Ok(event) => {
                 has_ended |= event.is_last();

@@ -421,7 +421,8 @@ impl<W: io::Write> Copying<'_, W> {
                     }
                 }
                 SelectedSource::File { name, entry } if is_directory => {
-                    self.directory(&whole, 0o755, 0)?;
+                    // It is no file that is copied, so it has not the mode of those.
+                    self.directory_of_mode(&whole, 0o755, 0)?;
                     let path = join(&whole, name)?;
                     self.add(&path, entry)?;
                 }
@@ -451,13 +452,18 @@ impl<W: io::Write> Copying<'_, W> {
 
     /// Makes a directory unless it is there.
     fn directory(&mut self, path: &EntryPath, mode: u32, modified: i64) -> Result<(), ImageError> {
+        self.directory_of_mode(path, self.target.mode.unwrap_or(mode), modified)
+    }
+
+    /// The same, with these permission bits whatever was asked for.
+    fn directory_of_mode(&mut self, path: &EntryPath, mode: u32, modified: i64) -> Result<(), ImageError> {
         let place = self.place(path)?;
         if self.target.below.is_directory(&place)? || !self.made.insert(place.clone()) {
             return Ok(());
         }
         let (uid, gid) = self.owner();
         let entry = NewEntry {
-            mode: self.target.mode.unwrap_or(mode),
+            mode,
             uid,
             gid,
             modified: (modified, 0),

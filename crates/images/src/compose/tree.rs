@@ -41,6 +41,15 @@ impl LayerTree {
         Self::open(&[resolved], path.display().to_string())
     }
 
+    /// The same tree, called so in messages.
+    #[must_use]
+    pub fn called(self, shown: &str) -> Self {
+        Self {
+            shown: shown.to_owned(),
+            ..self
+        }
+    }
+
     fn open(layers: &[std::path::PathBuf], shown: String) -> Result<Self, ImageError> {
         let mut opened = Vec::with_capacity(layers.len());
         for layer in layers {
@@ -52,6 +61,15 @@ impl LayerTree {
             layers: LowerLayers::new(opened),
             shown,
         })
+    }
+
+    /// Whether a program in it would find something at `path`.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn has(&self, path: &str) -> Result<bool, ImageError> {
+        let resolved = self.resolve(path.as_bytes(), true)?;
+        Ok(self.find(&resolved)?.is_some())
     }
 
     /// What it is called in messages.

@@ -57,7 +57,7 @@ impl Repository<'_> {
     pub(super) async fn answer_challenge(&self, headers: &[String]) -> Result<Token, ImageError> {
         let all: Vec<Challenge> = headers.iter().flat_map(|header| challenge::parse(header)).collect();
         let by = |scheme: &str| all.iter().find(|challenge| challenge.scheme == scheme);
-        let credentials = credentials::find(&self.name, self.settings.docker_config.as_deref())?;
+        let credentials = credentials::of_settings(&self.name, self.settings)?;
         match (by("bearer"), by("basic")) {
             (Some(bearer), _) => self.token_of(bearer, credentials.as_ref()).await,
             (None, Some(_)) => match credentials {

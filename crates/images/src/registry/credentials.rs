@@ -9,6 +9,7 @@ use data_encoding::BASE64;
 use zeroize::Zeroizing;
 
 use super::secret::SecretText;
+use super::settings::RegistrySettings;
 use crate::error::ImageError;
 use crate::reference::DEFAULT_REGISTRY;
 
@@ -48,8 +49,20 @@ struct AuthEntry {
     identitytoken: SecretText,
 }
 
-/// The credentials for a registry, if there are any.
-pub(super) fn find(registry: &str, config: Option<&Path>) -> Result<Option<Credentials>, ImageError> {
+/// The credentials for a registry, if there are any: those that were given for it, or those of who runs us.
+pub(super) fn of_settings(registry: &str, settings: &RegistrySettings) -> Result<Option<Credentials>, ImageError> {
+    let given = settings.login.as_ref().filter(|login| login.registry == registry);
+    match given {
+        Some(login) => Ok(Some(Credentials::Password {
+            name: login.username.clone(),
+            password: SecretText::new(login.password.clone()),
+        })),
+        None => find(registry, settings.docker_config.as_deref()),
+    }
+}
+
+/// The credentials of who runs us for a registry, if there are any.
+fn find(registry: &str, config: Option<&Path>) -> Result<Option<Credentials>, ImageError> {
     let Some(path) = config else { return Ok(None) };
     let wrong = |reason: String| ImageError::Credentials {
         registry: registry.to_owned(),

@@ -15,7 +15,7 @@ mod proxy;
 mod secret;
 mod settings;
 
-pub use self::settings::{MirrorSetting, RegistrySettings};
+pub use self::settings::{MirrorSetting, RegistryLogin, RegistrySettings};
 
 use std::cell::RefCell;
 

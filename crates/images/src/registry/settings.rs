@@ -14,6 +14,9 @@ pub struct RegistrySettings {
     pub mirrors: Vec<MirrorSetting>,
     /// Docker's configuration, in which credentials are.
     pub docker_config: Option<PathBuf>,
+    /// What one registry is shown instead.
+    #[serde(default)]
+    pub login: Option<RegistryLogin>,
     /// The proxy through which hosts are reached, as `HTTPS_PROXY` has it.
     pub proxy: Option<String>,
     /// Hosts that are reached without, as `NO_PROXY` has it.
@@ -22,6 +25,30 @@ pub struct RegistrySettings {
     pub stall_timeout: Duration,
     /// How long it takes until it is tried again, at first.
     pub first_pause: Duration,
+}
+
+/// A name and a password that are shown to one registry, and to no mirror of it.
+#[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct RegistryLogin {
+    /// The registry, as names of images have it.
+    pub registry: String,
+    /// Who asks.
+    pub username: String,
+    /// Never told again.
+    pub password: String,
+}
+
+impl std::fmt::Debug for RegistryLogin {
+    /// Without the password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RegistryLogin({:?} {:?}: ****)", self.registry, self.username)
+    }
+}
+
+impl Drop for RegistryLogin {
+    fn drop(&mut self) {
+        zeroize::Zeroize::zeroize(&mut self.password);
+    }
 }
 
 /// Who is asked before a registry is.
@@ -40,6 +67,7 @@ impl Default for RegistrySettings {
             plain_http: false,
             mirrors: Vec::new(),
             docker_config: None,
+            login: None,
             proxy: None,
             no_proxy: String::new(),
             stall_timeout: Duration::from_secs(60),

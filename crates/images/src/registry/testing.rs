@@ -249,6 +249,7 @@ impl Site {
         let order = PullOrder {
             settings: self.settings.clone(),
             ownership: LayerOwnership::Flat,
+            kept: None,
         };
         self.store.pull(&name.parse().unwrap(), &order, &NoIds, progress)
     }

@@ -52,6 +52,14 @@ const INSTRUCTIONS: [&str; 18] = [
     "ONBUILD",
 ];
 
+/// A text with what its variables mean, as instructions write them; quotes are a part of it.
+///
+/// # Errors
+/// When an expansion is malformed or of a kind that is not understood.
+pub fn expand_variables(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Result<String, DockerfileFault> {
+    words::expand_text(text, '\\', lookup)
+}
+
 /// What is said beside the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DockerfileOptions {

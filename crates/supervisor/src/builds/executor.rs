@@ -20,6 +20,7 @@ use offleash_sys::signals::SignalQueue;
 
 use super::ImageBuild;
 use super::stage::StageState;
+use super::uploads;
 use crate::images::{Accounts, CallerIds, ownership_of, spec_of, usual_ownership};
 use crate::templates::{MAX_FILES, Progress, StepCommand, StepSandbox, TemplateError, signals};
 use offleash_planner::base::remove_layer;
@@ -144,7 +145,9 @@ impl<'a> BuildExecutor<'a> {
                     }
                 }
                 StepAction::Copy(copy) => {
-                    let files = self.select(step, copy)?;
+                    let files = self.select(step, copy);
+                    // Whoever is told of a failure is told of which step.
+                    let files = files.inspect_err(|_| progress.step(self.begun, of, &title_of(step)))?;
                     let key = state.key_of(step, &files.contents);
                     if !self.take_known(&mut state, step, key, of, progress)? {
                         let layer = self.copy(&state, step, copy, &files)?;
@@ -183,7 +186,12 @@ impl<'a> BuildExecutor<'a> {
             IdChoice::Range => "range",
             IdChoice::Single | IdChoice::Zero => "single",
         };
-        let state = StageState::new(root.digest, root.config.clone(), form);
+        // What commands made for one caller no other one finds.
+        let form = match &self.build.caller.key {
+            Some(key) => format!("{form} {key}"),
+            None => form.to_owned(),
+        };
+        let state = StageState::new(root.digest, root.config.clone(), &form);
         self.bases.push(root);
         Ok(state)
     }
@@ -243,7 +251,8 @@ impl<'a> BuildExecutor<'a> {
         of: usize,
         progress: &mut dyn Progress,
     ) -> Result<bool, TemplateError> {
-        let known = match self.build.uses_cache {
+        let is_forced = self.build.caller.forced_from.is_some_and(|from| self.begun >= from);
+        let known = match self.build.uses_cache && !is_forced {
             true => self.store.find_kept(&KeptName::Step(key))?,
             false => None,
         };
@@ -422,6 +431,11 @@ impl<'a> BuildExecutor<'a> {
                 let context = context.ok_or_else(|| TemplateError::NoContext { step: title_of(step) })?;
                 let tree = LayerTree::of_directory(&context.directory).map_err(of_step(step))?;
                 (None, tree, &context.ignore, None)
+            }
+            CopySource::Upload(hash) => {
+                let directory = uploads::unpacked(self.build, &self.scratch, hash, &title_of(step))?;
+                let tree = LayerTree::of_directory(&directory).map_err(of_step(step))?;
+                (None, tree.called("the files that were uploaded"), &nothing, None)
             }
             CopySource::Base(base) => {
                 let digest = self.digest_of(base)?;

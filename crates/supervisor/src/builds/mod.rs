@@ -6,8 +6,11 @@
 //! archives and layers (`images`).
 
 mod executor;
+mod instructions;
+mod order;
 mod recipe;
 mod stage;
+mod uploads;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -16,12 +19,14 @@ use std::path::PathBuf;
 use offleash_core::build::patterns::IgnoreRules;
 use offleash_core::build::{BuildBase, BuildPlan};
 use offleash_core::spec::{IdChoice, NetworkSpec};
-use offleash_core::template::{Recipe, TemplateName};
+use offleash_core::template::{Recipe, StartCommand, TemplateLimits, TemplateName};
 use offleash_core::units::Bytes;
 use offleash_images::{ImageStore, KeptName, PruneReport};
 use offleash_store::{StateDirectory, TemplateImage, TemplateRecord, TemplateStore, remove_directory};
 
 use self::executor::BuildExecutor;
+pub use self::instructions::{InstructionBuild, InstructionOrder, of_instructions};
+pub use self::order::BuildOrder;
 pub use self::recipe::of_recipe;
 use crate::images::CallerIds;
 use crate::templates::{Progress, TemplateError, remove_abandoned};
@@ -48,6 +53,23 @@ pub struct ImageBuild {
     pub ids: Option<IdChoice>,
     /// Whether a step is taken from an earlier build if it is known.
     pub uses_cache: bool,
+    /// What one for a caller of a server has beside.
+    pub caller: CallerBuild,
+}
+
+/// What a build for a caller of a server has beside.
+#[derive(Debug, Clone, Default)]
+pub struct CallerBuild {
+    /// The caller's key: what steps made for it is found for no other.
+    pub key: Option<String>,
+    /// Where the archives are that it uploaded, each called by its hash.
+    pub uploads: Option<PathBuf>,
+    /// The first step, from 1, that is carried out whatever is known of it, and each after it.
+    pub forced_from: Option<usize>,
+    /// What is started in sandboxes of the template.
+    pub start: StartCommand,
+    /// What they may use.
+    pub limits: TemplateLimits,
 }
 
 /// The directory of a build.
@@ -105,6 +127,8 @@ pub fn build(
                 record.files = report.entries;
             }
             record.image = Some(image);
+            record.start.clone_from(&build.caller.start);
+            record.limits = build.caller.limits;
             Ok(BuildOutcome::New(new.commit(record)?))
         });
     if !matches!(built, Ok(BuildOutcome::New(_))) {
@@ -135,7 +159,8 @@ fn same_build(
     let held = templates.hold(&build.name).ok()??;
     let record = held.record();
     let is_same = record.image.as_ref() == Some(image) && record.ids == ids && record.recipe == build.recipe;
-    is_same.then(|| record.clone())
+    let is_used_alike = record.start == build.caller.start && record.limits == build.caller.limits;
+    (is_same && is_used_alike).then(|| record.clone())
 }
 
 /// The variables of a base that is here.

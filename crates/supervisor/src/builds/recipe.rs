@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use offleash_core::build::{BuildBase, BuildPlan, BuildStage, BuildStep, RunStep, StepAction};
 
-use super::ImageBuild;
+use super::{CallerBuild, ImageBuild};
 use crate::templates::{BuildRequest, TemplateError, network_of};
 use offleash_planner::recipes::{IndexConfiguration, RecipeIndexes, steps};
 use offleash_planner::system::SUPERUSER;
@@ -58,6 +58,7 @@ pub fn of_recipe(request: &BuildRequest, base: BuildBase) -> Result<(ImageBuild,
         network: network_of(request, &indexes)?,
         ids: request.ids,
         uses_cache: true,
+        caller: CallerBuild::default(),
     };
     Ok((build, indexes.notes))
 }

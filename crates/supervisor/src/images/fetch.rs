@@ -74,8 +74,12 @@ fn make_ready(order: &FetchOrder) -> Result<String, ImageError> {
         (Err(ImageError::Missing { .. }), Some(settings)) => {
             let reference: ImageReference = order.name.parse()?;
             let settings = settings.clone();
-            let pulled = store.pull(&reference, &PullOrder { settings, ownership }, &CallerIds, &NoProgress)?;
-            pulled.record
+            let order = PullOrder {
+                settings,
+                ownership,
+                kept: None,
+            };
+            store.pull(&reference, &order, &CallerIds, &NoProgress)?.record
         }
         (found, _) => found?,
     };

@@ -1,17 +1,19 @@
 //! Why a template cannot be used or built.
 
 use offleash_core::build::BuildTooLarge;
-use offleash_core::error::{ErrorKind, Explained};
+use offleash_core::error::{ErrorKind, Explained, with_causes};
 use offleash_core::network::PatternError;
 use offleash_core::template::TemplateName;
 use offleash_core::units::Bytes;
-use offleash_images::ImageError;
+use offleash_images::{ImageError, LayerError};
 use offleash_store::{FileError, StateError};
 
 use offleash_planner::base::BaseError;
+use offleash_planner::instructions::InstructionError;
 use offleash_planner::recipes::RecipeError;
 
 use crate::lifecycle::LifecycleError;
+use crate::service::order::OrderError;
 
 /// Why a template cannot be used or built.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +51,12 @@ pub enum TemplateError {
     /// A rule of the recipe's network cannot be read.
     #[error("a rule of the recipe's network cannot be read")]
     Network(#[from] PatternError),
+    /// A rule of a caller's network cannot be read.
+    #[error("a rule of the network of the build cannot be read")]
+    NetworkOrder {
+        /// Which.
+        source: OrderError,
+    },
     /// A step failed.
     #[error("{step} failed: {how}")]
     Step {
@@ -96,6 +104,23 @@ pub enum TemplateError {
     /// More stages or steps than a build may have.
     #[error(transparent)]
     Plan(#[from] BuildTooLarge),
+    /// The archive that a step copies from was not uploaded, or is gone.
+    #[error("{step} copies files that were not uploaded")]
+    NotUploaded {
+        /// Which step.
+        step: String,
+    },
+    /// An archive that was uploaded is none that can be used.
+    #[error("{step} failed: the archive that was uploaded is refused")]
+    Upload {
+        /// Which step.
+        step: String,
+        /// Why.
+        source: LayerError,
+    },
+    /// An instruction that cannot be carried out.
+    #[error(transparent)]
+    Instruction(#[from] InstructionError),
     /// A plan without a stage, or that names one that is not before.
     #[error("the build names a stage that is not there")]
     NoStage,
@@ -130,12 +155,47 @@ pub enum TemplateError {
     },
 }
 
+impl TemplateError {
+    /// What whoever asked a server for a build is told; `None` where it says something of the machine, which is for its owner.
+    pub fn shown(&self) -> Option<String> {
+        match self {
+            Self::Step { .. }
+            | Self::TooLarge { .. }
+            | Self::Missing { .. }
+            | Self::OverHost { .. }
+            | Self::NotUploaded { .. }
+            | Self::Instruction(_)
+            | Self::NoStage
+            | Self::Interrupted => Some(self.to_string()),
+            Self::Build { step, source } if is_shown(source) => Some(format!("{step} failed: {}", with_causes(source))),
+            Self::Image(source) if is_shown(source) => Some(with_causes(source)),
+            Self::Upload { .. } => Some(with_causes(self)),
+            _ => None,
+        }
+    }
+}
+
+fn is_shown(error: &ImageError) -> bool {
+    error.is_about_image()
+        || matches!(
+            error,
+            ImageError::NothingToCopy { .. } | ImageError::Missing { .. } | ImageError::TooManyLayers { .. }
+        )
+}
+
 impl Explained for TemplateError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Missing { .. } => ErrorKind::NotFound,
             Self::InUse { .. } | Self::Building { .. } => ErrorKind::Conflict,
-            Self::Empty { .. } | Self::Network(_) | Self::NoContext { .. } | Self::NoStage => ErrorKind::Invalid,
+            Self::Empty { .. }
+            | Self::Network(_)
+            | Self::NetworkOrder { .. }
+            | Self::NoContext { .. }
+            | Self::NoStage
+            | Self::NotUploaded { .. }
+            | Self::Upload { .. }
+            | Self::Instruction(_) => ErrorKind::Invalid,
             Self::OverHost { .. } => ErrorKind::Unsupported,
             Self::Build { source, .. } | Self::Image(source) => source.kind(),
             Self::NoSuperuser => ErrorKind::Unsupported,
@@ -178,8 +238,11 @@ impl Explained for TemplateError {
             Self::Interrupted | Self::NoStage => return None,
             Self::Build { source, .. } | Self::Image(source) => return source.hint(),
             Self::OverHost { .. } => "build it from an image: `offleash template build --name NAME --from IMAGE …`".to_owned(),
+            Self::NotUploaded { .. } => "build it again, which uploads them".to_owned(),
+            Self::Upload { .. } | Self::Instruction(_) => return None,
             Self::NoContext { .. } => "name a directory behind the flags".to_owned(),
             Self::Network(error) => return error.hint(),
+            Self::NetworkOrder { source } => return source.hint(),
             Self::Host { .. } => return None,
             Self::Recipe(source) => return source.hint(),
             Self::Sandbox { source, .. } => return source.hint(),

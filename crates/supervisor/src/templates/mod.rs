@@ -26,7 +26,7 @@ pub use self::build::{BuildRequest, Progress, USUAL_DISK, build};
 pub(crate) use self::build::{MAX_FILES, network_of};
 pub use self::error::TemplateError;
 pub(crate) use self::lines::signals;
-pub use self::order::{BUILD_ROLE, BuildEvent, BuildOrder, BuildWatcher};
+pub use self::order::{BUILD_ROLE, BuildEvent, BuildWatcher};
 pub(crate) use self::step::{StepCommand, StepSandbox};
 use crate::images;
 use offleash_planner::base::{ReadyBase, remove_layer};

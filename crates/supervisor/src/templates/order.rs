@@ -1,30 +1,12 @@
-//! What a builder is told to build for a daemon: all that it needs, as JSON on its standard input. What it tells is a line of
-//! JSON each on its standard output.
+//! What a process tells that builds a template for a daemon: a line of JSON each on its standard output.
 
 use std::fmt::Debug;
 
-use offleash_core::spec::NetworkSpec;
-use offleash_core::template::{Recipe, TemplateName};
-use offleash_core::text::Text;
+use offleash_core::template::TemplateName;
 use serde::{Deserialize, Serialize};
-
-use super::build::{BuildRequest, USUAL_DISK};
 
 /// The role of a process of ours that builds a template.
 pub const BUILD_ROLE: &str = "build-template";
-
-/// A template that a daemon wants to have.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BuildOrder {
-    /// The state directory.
-    pub state: Text,
-    /// What it is called.
-    pub name: TemplateName,
-    /// What it is built from.
-    pub recipe: Recipe,
-    /// Variables of the build alone.
-    pub env: Vec<(Text, Text)>,
-}
 
 /// How a build for a daemon goes on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +19,7 @@ pub enum BuildEvent {
     },
     /// A step begins.
     Step {
-        /// Which, from 1.
+        /// Which, from 1; which instruction where it is built of those, 0 for what is done to the base.
         number: usize,
         /// How many there are.
         of: usize,
@@ -74,6 +56,8 @@ pub enum BuildEvent {
         last_lines: Vec<String>,
         /// Why.
         told: String,
+        /// What of that is for whoever asked; nothing if it says something of the machine.
+        shown: Option<String>,
     },
 }
 
@@ -88,19 +72,4 @@ impl BuildEvent {
 pub trait BuildWatcher: Debug + Send + Sync {
     /// This happened to the build of template `name`.
     fn tell(&self, name: &TemplateName, event: &BuildEvent);
-}
-
-impl BuildOrder {
-    /// The same as every door asks for a build.
-    pub fn request(&self) -> BuildRequest {
-        let os = |text: &Text| text.as_os_str().to_owned();
-        BuildRequest {
-            name: self.name.clone(),
-            recipe: self.recipe.clone(),
-            disk: USUAL_DISK,
-            env: self.env.iter().map(|(name, value)| (os(name), os(value))).collect(),
-            network: NetworkSpec::default(),
-            ids: None,
-        }
-    }
 }

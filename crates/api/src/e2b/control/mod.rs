@@ -2,6 +2,7 @@
 //!
 //! Every route asks for a key before it says whether it exists.
 
+pub(crate) mod builds;
 mod request;
 pub(crate) mod sandboxes;
 pub(crate) mod secrets;

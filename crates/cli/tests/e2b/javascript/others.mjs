@@ -58,7 +58,9 @@ export const cases = {
   },
 
   async whatIsNotThereSaysSo(sandbox) {
-    const error = await failure(Template.build(Template().fromImage('a'), 'a-of-tests'), BuildError)
+    const keys = { accessKeyId: 'key', secretAccessKey: 'secret', region: 'region' }
+    const template = Template().fromAWSRegistry('a', keys)
+    const error = await failure(Template.build(template, 'a-of-tests'), BuildError)
     ok(String(error).includes('501'), error)
     ok(await sandbox.isRunning())
   },

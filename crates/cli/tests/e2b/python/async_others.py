@@ -45,6 +45,7 @@ async def rules_of_the_network_are_kept():
 
 @case
 async def what_is_not_there_says_so(sandbox):
-    error = await raises_later(BuildException, AsyncTemplate.build(AsyncTemplate().from_image("a"), "a-of-tests"))
+    template = AsyncTemplate().from_aws_registry("a", "key", "secret", "region")
+    error = await raises_later(BuildException, AsyncTemplate.build(template, "a-of-tests"))
     says(error, "501")
     assert await sandbox.is_running()

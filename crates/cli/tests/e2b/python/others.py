@@ -164,6 +164,7 @@ def secrets_are_named_and_never_told():
 
 @case
 def what_is_not_there_says_so(sandbox):
-    error = raises(BuildException, Template.build, Template().from_image("a"), "a-of-tests")
+    template = Template().from_aws_registry("a", "key", "secret", "region")
+    error = raises(BuildException, Template.build, template, "a-of-tests")
     assert "501" in str(error), error
     assert sandbox.is_running()
