@@ -23,7 +23,7 @@ struct Sdk {
 
 /// Servers have been broken by what changed between releases, so old ones are tried as well: those that still make and
 /// connect to sandboxes by the first version of these calls.
-const SDKS: [Sdk; 8] = [
+const SDKS: [Sdk; 9] = [
     Sdk {
         name: "python",
         packages: &["e2b"],
@@ -59,6 +59,12 @@ const SDKS: [Sdk; 8] = [
         name: "python_mcp",
         packages: &["mcp"],
         inside: "mcp",
+    },
+    // A server of S3, for volumes that have a bucket.
+    Sdk {
+        name: "moto",
+        packages: &["moto[server]"],
+        inside: "moto",
     },
     // What the drivers of contexts are tested with, and sandboxes in which code has data and charts.
     Sdk {

@@ -42,7 +42,7 @@ pub(crate) use template::{
 };
 pub(crate) use volume::{
     VolumeCommand, VolumeCpArgs, VolumeCreateArgs, VolumeInspectArgs, VolumeLsArgs, VolumePruneArgs, VolumeResizeArgs,
-    VolumeRmArgs,
+    VolumeRmArgs, VolumeSyncArgs,
 };
 pub(crate) use words::{explained, in_words_of};
 

@@ -2,6 +2,7 @@
 
 mod args;
 mod audit;
+mod bucket;
 mod changes;
 mod doctor;
 mod explain;

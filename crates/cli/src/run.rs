@@ -17,13 +17,13 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::args::{RunArgs, SandboxArgs};
-use crate::failure::Failure;
+use crate::failure::{EXIT_FAILURE, Failure};
 use crate::image::ImageSource;
 use crate::learn::Learning;
 use crate::policy_file::PolicyFile;
 use crate::python::{self, Python};
 use crate::terminal::{self, Destination, Prompt, RememberRule, TerminalIo};
-use crate::{image, refusals, specify, template};
+use crate::{bucket, image, refusals, specify, template};
 
 /// How much of each output stream a record keeps.
 const CAPTURED: usize = 1024 * 1024;
@@ -39,12 +39,17 @@ pub(crate) fn run(arguments: &RunArgs, state: Option<&Path>) -> Result<u8, Failu
     };
     let request = request(arguments, spec, state, started)?;
     tell_which(python, arguments);
+    bucket::fetch(&request.spec.volumes, state, arguments.quiet || arguments.json)?;
     let door = |destination| {
         let prompt = Prompt::new(&program(&request), arguments.tty, remember);
         TerminalIo::open(destination, arguments.tty, prompt)
     };
     let report = carry_out(arguments, door, |door| run_sandbox(&request, door))?;
-    conclude(arguments, &request, report, learning)
+    let code = conclude(arguments, &request, report, learning)?;
+    Ok(match bucket::send(&request.spec.volumes, state) {
+        false if code == 0 => EXIT_FAILURE,
+        _ => code,
+    })
 }
 
 /// What the arguments of a run ask for, and which Python, if any.

@@ -11,6 +11,7 @@ use offleash_core::error::ErrorKind;
 use offleash_core::spec::{NetworkSpec, RootChoice};
 use offleash_isolation::limits::measure_as_superuser;
 use offleash_planner::base::{self, CopyOrder, SnapshotOrder, SnapshotStep};
+use offleash_supervisor::buckets::{SyncVolumeOrder, sync_for_daemon};
 use offleash_supervisor::frames::{self, Message, frame};
 use offleash_supervisor::images::{FetchOrder, fetch};
 use offleash_supervisor::roles::{RemoveOrder, SupervisorRole};
@@ -23,7 +24,7 @@ use crate::args::{Arguments, Command, McpArgs, PullArg, RegistryArgs};
 use crate::failure::{EXIT_FAILURE, Failure};
 use crate::image::ImageSource;
 use crate::python::Python;
-use crate::{alone, image, run, specify, template, terminal, warm};
+use crate::{alone, bucket, image, run, specify, template, terminal, warm};
 
 /// Where a sandbox's supervisor writes what it has to complain of, in the sandbox's directory.
 const COMPLAINTS: &str = "supervisor.log";
@@ -41,6 +42,7 @@ pub(crate) fn supervise(mut words: impl Iterator<Item = OsString>) -> ExitCode {
         (Some(SupervisorRole::MeasureLayer), None) => alone(measure_layer),
         (Some(SupervisorRole::BuildTemplate), None) => alone(template::builder),
         (Some(SupervisorRole::FetchImage), None) => alone(fetch_image),
+        (Some(SupervisorRole::SyncVolume), None) => alone(sync_volume),
         _ => Failure::new("expected the role of a process that offleash starts itself")
             .with_hint("`offleash run` runs a command")
             .print(),
@@ -98,6 +100,7 @@ fn specified(asked: &McpArgs, state: Option<PathBuf>, order: LocalOrder) -> Resu
     }
     let cwd = asked.sandbox.cwd.as_deref();
     let cwd = cwd.map(specify::directory_inside).transpose()?;
+    bucket::fetch(&spec.volumes, state.as_deref(), false)?;
     Ok(LocalSpec {
         spec,
         id: order.id,
@@ -121,8 +124,11 @@ fn here(name: &str, registry: &RegistryArgs, state: Option<&Path>) -> Result<Roo
 
 fn serve_local(order: LocalSpec) -> ExitCode {
     let network: NetworkSpec = order.spec.network.clone();
+    let (volumes, state) = (order.spec.volumes.clone(), order.state.clone());
     match hold_local(order, answer_and_complain) {
         Ok(Some(report)) => {
+            // What could not be sent was said, and stays in the volume.
+            let _sent = bucket::send(&volumes, state.as_deref());
             run::tell(&report.record, &network, &report.notes);
             if let Some(error) = report.unkept {
                 terminal::complain(&Failure::from(error).to_string());
@@ -171,6 +177,21 @@ fn fetch_image() -> ExitCode {
     match read_order::<FetchOrder>() {
         Ok(order) => {
             let answer = fetch(&order);
+            exit_code(
+                frame(&answer)
+                    .and_then(|answer| terminal::answer_and_leave(&answer))
+                    .is_ok(),
+            )
+        }
+        Err(failure) => failure.print(),
+    }
+}
+
+/// Brings a volume and its bucket to the same for a daemon, which has the network done elsewhere.
+fn sync_volume() -> ExitCode {
+    match read_order::<SyncVolumeOrder>() {
+        Ok(order) => {
+            let answer = sync_for_daemon(&order);
             exit_code(
                 frame(&answer)
                     .and_then(|answer| terminal::answer_and_leave(&answer))

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use offleash_core::bucket::BucketSpec;
 use offleash_core::spec::MountAccess;
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
@@ -24,7 +25,7 @@ use crate::args::{
 use crate::failure::Failure;
 use crate::remote::holders;
 use crate::remote::table::Table;
-use crate::terminal;
+use crate::{bucket, terminal};
 
 /// How many files and directories are copied out of a volume at most.
 const MAX_ENTRIES: u64 = 10_000_000;
@@ -38,6 +39,7 @@ pub(crate) fn volume(command: &VolumeCommand, state: Option<&Path>) -> Result<Ex
         VolumeCommand::Cp(arguments) => cp(arguments, state),
         VolumeCommand::Resize(arguments) => resize(arguments, state),
         VolumeCommand::Prune(arguments) => prune(arguments, state),
+        VolumeCommand::Sync(arguments) => bucket::sync(arguments, |name| hold(state, name)),
     }
 }
 
@@ -51,6 +53,7 @@ fn create(arguments: &VolumeCreateArgs, state: Option<&Path>) -> Result<ExitCode
             inodes: arguments.inodes.unwrap_or(usual.inodes),
         },
         shared: arguments.shared,
+        bucket: bucket::spec(arguments)?,
     };
     let made = volumes::create(&open_state(state)?, new)?;
     terminal::print(format!("{}\n", made.name).as_bytes())?;
@@ -68,6 +71,8 @@ struct ListedVolume<'a> {
     shared: bool,
     in_use: bool,
     created_at: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bucket: Option<&'a BucketSpec>,
 }
 
 impl<'a> ListedVolume<'a> {
@@ -81,6 +86,7 @@ impl<'a> ListedVolume<'a> {
             shared: record.shared,
             in_use,
             created_at: &record.created_at,
+            bucket: record.bucket.as_ref(),
         }
     }
 }

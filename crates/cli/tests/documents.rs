@@ -56,7 +56,7 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 74] = [
+const COMMANDS: [&[&str]; 75] = [
     &[],
     &["run"],
     &["diff"],
@@ -131,6 +131,7 @@ const COMMANDS: [&[&str]; 74] = [
     &["volume", "cp"],
     &["volume", "resize"],
     &["volume", "prune"],
+    &["volume", "sync"],
 ];
 const LAST_COMMAND: &[&str] = &["completions"];
 

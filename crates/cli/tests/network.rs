@@ -22,12 +22,16 @@ mod clients;
 mod endurance;
 #[path = "network/gateway.rs"]
 mod gateway;
+#[path = "network/git.rs"]
+mod git;
 #[path = "network/greetings.rs"]
 mod greetings;
 #[path = "network/host_ports.rs"]
 mod host_ports;
 #[path = "network/kept_secrets.rs"]
 mod kept_secrets;
+#[path = "e2b/kits.rs"]
+mod kits;
 #[path = "network/learned.rs"]
 mod learned;
 #[path = "network/listeners.rs"]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use offleash_core::bucket::BucketEndpoint;
 use offleash_core::level::{DegradeMode, Level};
 use offleash_core::template::{PythonModule, Recipe};
 use offleash_images::{ImagePattern, ImageReference, RegistrySettings};
@@ -66,6 +67,8 @@ pub struct DaemonConfig {
     pub templates: TemplatesConfig,
     /// Images that callers may use.
     pub images: ImagesConfig,
+    /// Buckets that volumes of callers may have.
+    pub volumes: VolumesConfig,
     /// Whoever is told how their builds go on.
     pub build_watcher: Option<Arc<dyn BuildWatcher>>,
 }
@@ -129,6 +132,15 @@ pub struct ImagesConfig {
     pub wait: Duration,
     /// How registries are reached.
     pub registries: RegistrySettings,
+}
+
+/// Buckets that volumes of callers may have, and how they are reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumesConfig {
+    /// Whose buckets may be named by callers; the owner of the daemon may name any. None may, where there is none.
+    pub bucket_endpoints: Vec<BucketEndpoint>,
+    /// How their servers are reached.
+    pub connections: RegistrySettings,
 }
 
 /// What a caller may do with images; the owner of the daemon may use each.
@@ -288,6 +300,7 @@ impl Default for DaemonConfig {
             sample_every: Duration::from_secs(5),
             templates: TemplatesConfig::default(),
             images: ImagesConfig::default(),
+            volumes: VolumesConfig::default(),
             build_watcher: None,
         }
     }
@@ -336,6 +349,15 @@ impl Default for ImagesConfig {
             // SDKs wait a minute for an answer.
             wait: Duration::from_secs(45),
             registries: RegistrySettings::of_this_process(),
+        }
+    }
+}
+
+impl Default for VolumesConfig {
+    fn default() -> Self {
+        Self {
+            bucket_endpoints: Vec::new(),
+            connections: RegistrySettings::of_this_process(),
         }
     }
 }

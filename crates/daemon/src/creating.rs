@@ -93,6 +93,7 @@ impl SandboxCreator {
             .volumes
             .mounts(caller, spec.request.volumes.clone())
             .await?;
+        self.sources.volumes.fetch(&spec.specification.volumes).await?;
         spec.volumes_mib = self.sources.volumes.size_of(caller).await?;
         let listener = CallerPresence::default();
         let (creator, listens) = (Arc::clone(self), listener.is_there());

@@ -209,6 +209,7 @@ impl DaemonServices {
         services.snapshots.clean_up().await?;
         services.volumes.clean_up().await?;
         services.builds.clean_up().await?;
+        services.volumes.send_unsent_in_background();
         Ok(services)
     }
 
@@ -221,7 +222,12 @@ impl DaemonServices {
         let contexts = Arc::new(ContextTable::new(Arc::clone(&core.host)));
         let leftovers = Arc::new(LeftoverRemover::new(Arc::clone(&core.host), Arc::clone(&core.registry)));
         let secrets = Arc::new(SecretStore::new(core.clone()));
-        let volumes = Arc::new(VolumeService::new(core.clone(), Arc::clone(&admission)));
+        let volumes = Arc::new(VolumeService::new(
+            core.clone(),
+            Arc::clone(&admission),
+            Arc::clone(&secrets),
+            config.volumes.clone(),
+        ));
         let templates = Arc::new(TemplateStore::new(
             Arc::clone(&core.host),
             config.templates.clone(),
@@ -240,6 +246,7 @@ impl DaemonServices {
             Arc::clone(&pool),
             Arc::clone(&contexts),
             Arc::clone(&leftovers),
+            Arc::clone(&volumes),
         ));
         let zygotes = Arc::new(ZygotePool::new(
             core.clone(),

@@ -18,6 +18,7 @@ use crate::leftovers::LeftoverRemover;
 use crate::pool::ReadyPool;
 use crate::registry::{Change, SandboxState};
 use crate::sandboxes::{SandboxEntry, SandboxTurn};
+use crate::volumes::VolumeService;
 
 /// How long what is going on with a sandbox is waited for before it is ended.
 const TURN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -32,6 +33,7 @@ pub(crate) struct SandboxEnder {
     pool: Arc<ReadyPool>,
     contexts: Arc<ContextTable>,
     leftovers: Arc<LeftoverRemover>,
+    volumes: Arc<VolumeService>,
 }
 
 impl SandboxEnder {
@@ -40,12 +42,14 @@ impl SandboxEnder {
         pool: Arc<ReadyPool>,
         contexts: Arc<ContextTable>,
         leftovers: Arc<LeftoverRemover>,
+        volumes: Arc<VolumeService>,
     ) -> Self {
         Self {
             core,
             pool,
             contexts,
             leftovers,
+            volumes,
         }
     }
 
@@ -88,6 +92,7 @@ impl SandboxEnder {
             let _told = self.core.registry.apply(account).await;
         }
         drop(turn);
+        self.volumes.send_in_background(entry);
         self.forget_in_background(entry);
     }
 

@@ -260,6 +260,16 @@ pub enum DaemonError {
     /// A volume cannot be made, used or removed.
     #[error("{}", told(.0))]
     Volume(#[from] VolumeError),
+    /// A volume and its bucket cannot be brought to the same.
+    #[error("{message}")]
+    NotSynchronised {
+        /// What kind of failure it is.
+        kind: ErrorKind,
+        /// What was tried, and why it failed.
+        message: String,
+        /// What to do.
+        hint: Option<String>,
+    },
     /// A sandbox cannot have its volumes as asked.
     #[error("{why}")]
     NotMounted {
@@ -418,6 +428,7 @@ impl Explained for DaemonError {
             | Self::TemplateInUse { .. } => ErrorKind::Conflict,
             Self::QuotaExceeded { .. } | Self::TooLarge { .. } => ErrorKind::Exhausted,
             Self::NotMounted { kind, .. }
+            | Self::NotSynchronised { kind, .. }
             | Self::NotCopied { kind, .. }
             | Self::Contexts { kind, .. }
             | Self::ImageFailed { kind, .. } => *kind,
@@ -488,7 +499,9 @@ impl Explained for DaemonError {
             }
             Self::Volume(source) => source.hint(),
             Self::Images(source) => source.hint(),
-            Self::Contexts { hint, .. } | Self::ImageFailed { hint, .. } => hint.clone(),
+            Self::Contexts { hint, .. } | Self::ImageFailed { hint, .. } | Self::NotSynchronised { hint, .. } => {
+                hint.clone()
+            }
             Self::Store(source) => source.hint(),
             Self::State(source) => source.hint(),
             _ => None,

@@ -4,8 +4,6 @@
 //! image meanwhile waits for the same one. Sandboxes keep their images by themselves: their supervisors, which outlive the
 //! daemon, have locks on them. Deliberately not here: how images are kept (`images`).
 
-mod fetching;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,6 +11,7 @@ use std::time::{Duration, Instant};
 use offleash_core::error::ErrorKind;
 use offleash_images::{HeldImage, ImageError, ImageReference, ImageStore, RegistrySettings};
 use offleash_supervisor::images::{FetchAnswer, FetchOrder};
+use offleash_supervisor::roles::SupervisorRole;
 use tokio::sync::watch;
 
 use crate::caller::Caller;
@@ -20,6 +19,7 @@ use crate::config::{ImageRule, ImagesConfig, PullMode};
 use crate::error::DaemonError;
 use crate::host::SandboxHost;
 use crate::jobs::blocking;
+use crate::one_order::carried_out;
 
 /// After how long a create may be tried again whose image is being pulled. E2B's SDKs have a minute for all tries of a request.
 const RETRY_AFTER: Duration = Duration::from_secs(20);
@@ -221,7 +221,8 @@ impl ImageService {
         };
         let (table, program) = (Arc::clone(&self.fetches), self.host.program().map(ToOwned::to_owned));
         tokio::spawn(async move {
-            let fetched = fetching::fetch(program.as_deref(), &order).await;
+            let role = SupervisorRole::FetchImage;
+            let fetched = carried_out(program.as_deref(), role, &order).await;
             lock(&table).note_end(&order.name, fetched);
             ending.send_replace(true);
         });

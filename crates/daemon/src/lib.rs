@@ -38,6 +38,7 @@ pub mod local;
 mod maintenance;
 mod making;
 mod network;
+mod one_order;
 mod origin;
 mod origins;
 mod pool;
@@ -67,6 +68,7 @@ mod templates;
 mod transitions;
 mod view;
 mod volume_mounts;
+mod volume_sync;
 mod volumes;
 mod zygotes;
 
@@ -74,7 +76,7 @@ pub use self::caller::{Caller, LOCAL_KEY};
 pub use self::carrying::CarriedContexts;
 pub use self::config::{
     AdmissionConfig, DaemonConfig, ForksConfig, ImageRule, ImagesConfig, PoolConfig, PullMode, SnapshotsConfig,
-    TemplatePool, TemplatesConfig, ZygotesConfig,
+    TemplatePool, TemplatesConfig, VolumesConfig, ZygotesConfig,
 };
 pub use self::contexts::{SandboxContexts, SandboxProcesses, SandboxStream, is_driver_tag};
 pub use self::daemon::Daemon;
@@ -104,5 +106,5 @@ pub use self::view::{
     AccessRules, ENVD_VERSION, InterpreterOrigin, LogLine, NameMatches, SandboxCounts, SandboxEvent, SandboxLimits,
     SandboxPage, SandboxView, UsageSample, VisibleState,
 };
-pub use self::volume_mounts::{SandboxVolume, VolumeMountRequest, VolumeRequest, VolumeView};
+pub use self::volume_mounts::{BucketRequest, SandboxVolume, VolumeMountRequest, VolumeRequest, VolumeView};
 pub use offleash_core::log_level::LogLevel;

@@ -187,6 +187,22 @@ impl SecretStore {
         found.ok_or_else(|| DaemonError::UnknownSecret { name: which.to_owned() })
     }
 
+    /// The value of a secret of `key`, which was not revoked.
+    ///
+    /// # Errors
+    /// `UnknownSecret`, `Store`.
+    pub(crate) fn value(&self, key: &str, which: &str) -> Result<SecretValue, DaemonError> {
+        let unknown = || DaemonError::UnknownSecret { name: which.to_owned() };
+        let rows = match self.is_valid(key)? {
+            true => self.all_of(key)?,
+            false => Vec::new(),
+        };
+        let name = which.to_ascii_lowercase();
+        let found = rows.into_iter().find(|row| row.id == which || row.name == name);
+        let value = found.ok_or_else(unknown)?.value.into_bytes();
+        SecretValue::new(value).map_err(|error| DaemonError::invalid("value", error.to_string()))
+    }
+
     async fn write(&self, change: Change, name: &str) -> Result<(), DaemonError> {
         let name = name.to_owned();
         match self.core.registry.apply(vec![change]).await {

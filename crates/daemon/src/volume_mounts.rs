@@ -16,6 +16,23 @@ pub struct VolumeRequest {
     pub inodes: Option<u64>,
     /// Whether many sandboxes may write to it at the same time.
     pub shared: bool,
+    /// The bucket that it is to be synchronised with.
+    pub bucket: Option<BucketRequest>,
+}
+
+/// A bucket that a volume is to have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BucketRequest {
+    /// `s3://BUCKET` or `s3://BUCKET/PREFIX`.
+    pub url: String,
+    /// Who has it; Amazon if absent.
+    pub endpoint: Option<String>,
+    /// The region of it.
+    pub region: Option<String>,
+    /// The secret of the caller with its credentials; everybody may read it if absent.
+    pub secret: Option<String>,
+    /// Whether nothing is written to it.
+    pub read_only: bool,
 }
 
 /// A volume that a sandbox is to have.

@@ -13,31 +13,42 @@ use tokio::sync::Mutex;
 
 use crate::admission::AdmissionControl;
 use crate::caller::{Caller, LOCAL_KEY};
+use crate::config::VolumesConfig;
 use crate::daemon_core::DaemonCore;
 use crate::error::DaemonError;
 use crate::jobs::blocking;
 use crate::registry::Scope;
+use crate::secrets::SecretStore;
 use crate::volume_mounts::{SandboxVolume, VolumeMountRequest, VolumeRequest, VolumeView};
 
 /// The volumes of the state directory.
 #[derive(Debug)]
 pub(crate) struct VolumeService {
-    core: DaemonCore,
+    pub(crate) core: DaemonCore,
     admission: Arc<AdmissionControl>,
+    pub(crate) secrets: Arc<SecretStore>,
+    pub(crate) config: VolumesConfig,
     /// Held from counting what a key has to giving it more.
     creating: Mutex<()>,
 }
 
 impl VolumeService {
-    pub(crate) fn new(core: DaemonCore, admission: Arc<AdmissionControl>) -> Self {
+    pub(crate) fn new(
+        core: DaemonCore,
+        admission: Arc<AdmissionControl>,
+        secrets: Arc<SecretStore>,
+        config: VolumesConfig,
+    ) -> Self {
         Self {
             core,
             admission,
+            secrets,
+            config,
             creating: Mutex::default(),
         }
     }
 
-    async fn with_state<T: Send + 'static>(
+    pub(crate) async fn with_state<T: Send + 'static>(
         &self,
         tried: &'static str,
         work: impl FnOnce(StateDirectory) -> Result<T, VolumeError> + Send + 'static,
@@ -68,11 +79,13 @@ impl VolumeService {
             bytes: size.transpose()?.map_or(usual.bytes, offleash_core::units::Bytes),
             inodes: request.inodes.unwrap_or(usual.inodes),
         };
+        let bucket = request.bucket.as_ref().map(|bucket| self.bucket(caller, bucket));
         let new = NewVolume {
             name: request.name.parse().map_err(VolumeError::from)?,
             owner: caller.key_id.clone(),
             quota,
             shared: request.shared,
+            bucket: bucket.transpose()?,
         };
         self.admission.check()?;
         let _counted = self.creating.lock().await;
@@ -254,7 +267,7 @@ impl VolumeService {
 }
 
 /// Whose volumes are looked through.
-fn owner_of(caller: &Caller, which: &str) -> Option<String> {
+pub(crate) fn owner_of(caller: &Caller, which: &str) -> Option<String> {
     let is_id = which.parse::<VolumeId>().is_ok();
     let sees_all = is_id && caller.scopes.allow(Scope::Admin);
     (!sees_all).then(|| caller.key_id.clone())

@@ -104,6 +104,17 @@ impl Secrets {
         self.all.iter().filter(|secret| secret.spec.is_for(host))
     }
 
+    /// The secret with which requests to `host` sign in, and what is sent for it; that of the most specific host counts.
+    fn signing_in<'a>(&'a self, host: &'a Host) -> Option<(&'a NamedSecret, String)> {
+        let specificity = |secret: &&NamedSecret| {
+            let about = secret.spec.hosts.iter().filter(|pattern| pattern.matches(host));
+            about.map(|pattern| pattern.specificity()).max()
+        };
+        let all = self.for_host(host).filter(|secret| secret.spec.signs_in_as().is_some());
+        let secret = all.max_by_key(specificity)?;
+        Some((secret, put::sign_in_credentials(secret)?))
+    }
+
     /// Checks the head of a request that is sent as it is, without TLS.
     ///
     /// # Errors

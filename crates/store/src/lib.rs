@@ -80,8 +80,8 @@ pub use templates::{
 pub use trusted::led_to;
 pub use unified::{ChangePatch, DiffForm, MAX_TEXT_BYTES};
 pub use volumes::{
-    EntryOwner, HeldVolume, LOCAL_OWNER, MAX_VOLUMES, NewVolume, RemovedVolume, TransferBudget, TransferReport,
-    VolumeContent, VolumeEntry, VolumeError, VolumeListing, VolumeOwners, VolumePath, VolumeRecord, VolumeStore,
-    VolumeToken, VolumeWriter, copy_in, copy_out,
+    EntryOwner, FileStamp, FoundFiles, HeldVolume, LOCAL_OWNER, MAX_VOLUMES, NewVolume, RemovedVolume, TransferBudget,
+    TransferReport, VolumeContent, VolumeEntry, VolumeError, VolumeListing, VolumeOwners, VolumePath, VolumeRecord,
+    VolumeStore, VolumeToken, VolumeWriter, copy_in, copy_out,
 };
 pub use warm::{WarmDirectory, WarmLock};

@@ -5,6 +5,7 @@
 //! (`sandbox_loop`), and keeps
 //! what the run leaves with `store` ([`lifecycle`]). Deliberately not here: how a sandbox is made, and printing.
 
+pub mod buckets;
 pub mod builds;
 pub mod capture;
 pub mod changes;

@@ -46,6 +46,7 @@ use self::own_root::OwnRoot;
 pub use self::prewarmed::{CheckedRun, MountRemains, PrewarmedSandbox};
 use self::published::PublishedPorts;
 pub use self::secrets::SecretsError;
+pub(crate) use self::secrets::read_file;
 use crate::capture::Capture;
 use crate::run_client::{ExecIo, RunClient, RunOutcome};
 use crate::sandbox_loop::Ending;

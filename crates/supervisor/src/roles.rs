@@ -10,6 +10,7 @@ pub use offleash_isolation::limits::SUPERVISE_COMMAND;
 use offleash_protocol::Dialogue;
 use serde::{Deserialize, Serialize};
 
+use crate::buckets::SYNC_ROLE;
 use crate::images::FETCH_ROLE;
 use crate::templates::BUILD_ROLE;
 
@@ -34,10 +35,12 @@ pub enum SupervisorRole {
     BuildTemplate,
     /// Makes an image ready: pulls it and unpacks it.
     FetchImage,
+    /// Brings a volume and its bucket to the same.
+    SyncVolume,
 }
 
 impl SupervisorRole {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Sandbox,
         Self::Local,
         Self::Prewarmed,
@@ -47,6 +50,7 @@ impl SupervisorRole {
         Self::MeasureLayer,
         Self::BuildTemplate,
         Self::FetchImage,
+        Self::SyncVolume,
     ];
 
     /// Its word behind the command.
@@ -61,6 +65,7 @@ impl SupervisorRole {
             Self::MeasureLayer => MEASURE_ROLE,
             Self::BuildTemplate => BUILD_ROLE,
             Self::FetchImage => FETCH_ROLE,
+            Self::SyncVolume => SYNC_ROLE,
         }
     }
 

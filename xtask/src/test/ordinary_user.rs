@@ -21,7 +21,16 @@ use crate::sdks;
 const ID: u32 = 4242;
 
 /// The rooms whose tests inside the sources depend on who runs them.
-const ROOMS_THAT_TOUCH_THE_KERNEL: [&str; 7] = ["sys", "isolation", "guest", "store", "images", "supervisor", "daemon"];
+const ROOMS_THAT_TOUCH_THE_KERNEL: [&str; 8] = [
+    "buckets",
+    "sys",
+    "isolation",
+    "guest",
+    "store",
+    "images",
+    "supervisor",
+    "daemon",
+];
 
 /// Tests that read the workspace, by the name of their file. The drivers of languages are programs as any other, whoever runs
 /// them; what moves a copy into a sandbox is tested through supervisors, too.

@@ -20,4 +20,4 @@ pub(crate) use self::shapes::{
 pub(crate) use self::snapshots::{
     CheckpointList, NewCheckpoint, NewImport, NewSnapshot, RestoreBody, SnapshotAnswer, SnapshotList,
 };
-pub(crate) use self::volumes::{NewVolume, VolumeAnswer, VolumeList};
+pub(crate) use self::volumes::{NewVolume, SyncAnswer, SyncBody, VolumeAnswer, VolumeList};

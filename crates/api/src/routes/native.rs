@@ -10,8 +10,8 @@ use crate::native::{
     AuditAnswer, CellEvent, CheckpointList, ContextAnswer, ContextList, ForkList, KeyList, MadeKey, NameAnswer,
     NewCell, NewCheckpoint, NewCommand, NewContext, NewDefaultCell, NewForks, NewImport, NewKey, NewPolicy, NewRun,
     NewSandbox, NewSnapshot, NewVolume, PauseBody, PolicyAnswer, RestoreBody, ResumeBody, RunResult, SandboxAnswer,
-    SandboxList, SandboxUsage, SnapshotAnswer, SnapshotList, UsageAnswer, VersionAnswer, VolumeAnswer, VolumeList,
-    cells, contexts, keys, run, sandboxes, server, snapshots, volumes,
+    SandboxList, SandboxUsage, SnapshotAnswer, SnapshotList, SyncAnswer, SyncBody, UsageAnswer, VersionAnswer, VolumeAnswer,
+    VolumeList, cells, contexts, keys, run, sandboxes, server, snapshots, volumes,
 };
 
 /// No body is read.
@@ -233,6 +233,10 @@ pub(super) static ROUTES: [RouteEntry; 43] = [
         "Removes a volume that no sandbox uses.",
         Some(answers(204)),
         |call| Box::pin(volumes::remove(call.asked, call.first()))),
+    route!("SyncVolume", POST "/v1/volumes/{volume}/sync", CREATE, BODY,
+        "Brings a volume and its bucket to the same.",
+        Some(answers(200).reads::<SyncBody>().with::<SyncAnswer>()),
+        |call| Box::pin(volumes::sync(call.asked, call.first(), call.body))),
     route!("ListKeys", GET "/v1/keys", ADMIN, NO_BODY,
         "Lists keys.",
         Some(answers(200).with::<KeyList>()),

@@ -51,7 +51,8 @@ pub(crate) struct NetworkArgs {
     pub(crate) proxy_variables: bool,
     /// Let requests to a host use a secret that the sandbox does not have. NAME holds a placeholder inside, and the
     /// gateway puts the value in. SOURCE is `env:VARIABLE` or `file:PATH`. PLACE is `bearer`, `basic`, `header:NAME`,
-    /// `query:NAME` or `sigv4`; any header for credentials unless named.
+    /// `query:NAME` or `sigv4`; any header for credentials unless named. With `basic:USER` the gateway itself signs in to
+    /// HOST as USER, in every request.
     #[arg(
         long,
         value_name = "NAME=SOURCE@HOST[,HOST…][#PLACE[,PLACE…]]",

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use offleash_api::{Listen, ServerConfig, TlsFiles};
+use offleash_core::bucket::BucketEndpoint;
 use offleash_core::level::{DegradeMode, Level};
 use offleash_daemon::{AdmissionConfig, DaemonConfig, SandboxLimits};
 use offleash_supervisor::lifecycle::find_runtime;
@@ -256,9 +257,21 @@ fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Wrong> 
     lifecycle::lifecycle(&tables.lifecycle, &mut config.lifecycle)?;
     templates::built(&tables.templates, &mut config.templates)?;
     images::images(&tables.images, &mut config.images)?;
+    config.volumes.bucket_endpoints = endpoints(tables.volumes.bucket_endpoints.as_deref().unwrap_or_default())?;
     check_order(&config)?;
     check_level(&config)?;
     Ok(config)
+}
+
+fn endpoints(written: &[String]) -> Result<Vec<BucketEndpoint>, Wrong> {
+    let endpoint = |(number, text): (usize, &String)| {
+        let parsed = text.parse::<BucketEndpoint>();
+        parsed.map_err(|error| {
+            Wrong::item("volumes.bucket_endpoints".to_owned(), number, error)
+                .with_hint("endpoints are like `https://s3.eu-west-1.amazonaws.com`")
+        })
+    };
+    written.iter().enumerate().map(endpoint).collect()
 }
 
 /// Refuses levels at which no sandbox of the server can be made.

@@ -23,6 +23,7 @@ fn request(name: &str) -> VolumeRequest {
         size_mib: Some(64),
         inodes: None,
         shared: false,
+        bucket: None,
     }
 }
 

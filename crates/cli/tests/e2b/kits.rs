@@ -16,6 +16,8 @@ const PYTHON: [(&str, &str); 19] = [
     ("commands.py", include_str!("python/commands.py")),
     ("files.py", include_str!("python/files.py")),
     ("others.py", include_str!("python/others.py")),
+    ("git_remotes.py", include_str!("python/git_remotes.py")),
+    ("async_git_remotes.py", include_str!("python/async_git_remotes.py")),
     ("gateway.py", include_str!("python/gateway.py")),
     ("volumes.py", include_str!("python/volumes.py")),
     ("reach.py", include_str!("python/reach.py")),
@@ -36,6 +38,7 @@ const JAVASCRIPT: [(&str, &str); 9] = [
     ("lifecycle.mjs", include_str!("javascript/lifecycle.mjs")),
     ("commands.mjs", include_str!("javascript/commands.mjs")),
     ("files.mjs", include_str!("javascript/files.mjs")),
+    ("git_remotes.mjs", include_str!("javascript/git_remotes.mjs")),
     ("others.mjs", include_str!("javascript/others.mjs")),
     ("volumes.mjs", include_str!("javascript/volumes.mjs")),
     ("reach.mjs", include_str!("javascript/reach.mjs")),
@@ -85,6 +88,7 @@ impl Kit {
     }
 
     /// Where Python finds both.
+    #[allow(dead_code, reason = "not every program of tests has SDKs beside one another")]
     pub(crate) fn beside(&self, other: &Self) -> std::ffi::OsString {
         std::env::join_paths([&self.directory, &other.directory]).unwrap()
     }

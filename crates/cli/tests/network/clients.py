@@ -7,6 +7,9 @@ for label in ["web", "other"]:
     NAMES[label + ".clients.example.net"] = [("A", "93.184.216.34")]
 VALUE = "sk-REAL0123456789/REAL+REAL=\"REAL\"&0123456789REAL"
 CREDENTIALS = base64.b64encode(("me:" + VALUE).encode()).decode()
+# Of somebody whose password needs no escape in a URL.
+OTHERS = base64.b64encode(b"ann:hunter2hunter2").decode()
+making = threading.Lock()
 PUBLISHED = {}
 
 
@@ -58,7 +61,7 @@ class Client(http.server.BaseHTTPRequestHandler):
 
     def is_welcome(self):
         given = self.headers.get("Authorization", "")
-        return given in ("Bearer " + VALUE, "Basic " + CREDENTIALS) or self.headers.get("X-Key") == VALUE
+        return given in ("Bearer " + VALUE, "Basic " + CREDENTIALS, "Basic " + OTHERS) or self.headers.get("X-Key") == VALUE
 
     def handle_request(self):
         write(at=machine, kind="client", method=self.command, path=self.path, agent=self.headers.get("User-Agent"),
@@ -67,6 +70,13 @@ class Client(http.server.BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         if path == "/open":
             return self.answer(b"open to everybody\n")
+        if path == "/echo":
+            given = self.headers.get("Authorization", "nothing")
+            decoded = base64.b64decode(given.partition(" ")[2] + "==").decode("latin-1")
+            return self.answer(("%s\n%s\n" % (given, decoded)).encode("latin-1"))
+        if path.startswith("/away/"):
+            away = "https://other.clients.example.net:9643/echo?" + path.removeprefix("/away/")
+            return self.answer(b"", status=302, Location=away)
         if path.startswith("/public/simple/"):
             return self.answer(b'<a href="/public/files/hello-1.0-py3-none-any.whl">hello-1.0-py3-none-any.whl</a>', "text/html")
         if path.startswith("/public/files/"):
@@ -95,6 +105,13 @@ class Client(http.server.BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_POST = do_PUT = handle_request
 
     def git(self, path, query, body):
+        # A repository is there once somebody who may asks for it.
+        repository = "%s/git/%s" % (directory, path.split("/")[1])
+        with making:
+            if repository.endswith(".git") and not os.path.exists(repository):
+                for words in [["init", "--quiet", "--bare", "--initial-branch=main", repository],
+                              ["-C", repository, "config", "http.receivepack", "true"]]:
+                    subprocess.run(["git", *words], check=True, env={"PATH": "/usr/local/bin:/usr/bin:/bin"})
         environment = {
             "PATH": "/usr/local/bin:/usr/bin:/bin", "GIT_PROJECT_ROOT": directory + "/git", "GIT_HTTP_EXPORT_ALL": "1",
             "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory",

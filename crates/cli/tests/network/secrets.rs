@@ -12,7 +12,7 @@ use crate::world::{Seen, World, openssl, world};
 const SERVERS: &str = include_str!("secrets.py");
 
 /// The value of the secret, which has all that is written differently in URLs, JSON and base64.
-const REAL: &str = "sk-REAL0123456789/REAL+REAL=\"REAL\"&0123456789REAL";
+pub(crate) const REAL: &str = "sk-REAL0123456789/REAL+REAL=\"REAL\"&0123456789REAL";
 /// As `secrets.py` has them.
 const KEY_ID: &str = "AKIAREALREALREALREAL";
 const KEY: &str = "real-signing-key/with+signs=0123456789ab";
@@ -177,7 +177,7 @@ attempt("body", ask, "/n13-body", {"X-Api-Key": PLACEHOLDER}, method="POST", bod
     );
 }
 
-fn in_base64(text: &str) -> String {
+pub(crate) fn in_base64(text: &str) -> String {
     let output = crate::support::processes::feed(Command::new("base64").arg("-w0"), text);
     String::from_utf8(output.stdout).unwrap()
 }

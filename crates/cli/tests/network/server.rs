@@ -15,22 +15,42 @@ use crate::world::World;
 pub(crate) struct Served {
     site: Site,
     child: Child,
+    /// Where it listens, as the host calls it.
+    url: String,
 }
 
 impl Served {
     pub(crate) fn start(world: &World) -> Self {
+        Self::start_trusting(world, "ca.pem")
+    }
+
+    /// One whose gateways trust the authority in that file of the internet.
+    pub(crate) fn start_trusting(world: &World, authority: &str) -> Self {
         let site = Site::sharing_templates();
         let config = site.write("serve.toml", "[pool]\nmin = 0\nmax = 0\n");
         let arguments = ["serve", "--listen", "127.0.0.1:0", "--config", config.to_str().unwrap()];
         let mut command = world.offleash(&site, &arguments);
-        command.env("SSL_CERT_FILE", world.file("ca.pem"));
+        command.env("SSL_CERT_FILE", world.file(authority));
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
         let mut told = BufReader::new(child.stdout.take().unwrap());
         told.read_line(&mut line).unwrap();
-        assert!(line.contains("://"), "{line}");
-        Self { site, child }
+        let (_, url) = line.trim().split_once('=').unwrap_or_else(|| panic!("{line}"));
+        assert!(url.contains("://"), "{line}");
+        Self {
+            site,
+            child,
+            url: url.to_owned(),
+        }
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub(crate) fn site(&self) -> &Site {
+        &self.site
     }
 
     pub(crate) fn state(&self) -> std::path::PathBuf {

@@ -116,6 +116,16 @@ pub enum SecretError {
         /// The one that belongs to it.
         missing: String,
     },
+    /// The gateway would sign in to a host with either of two.
+    #[error("secrets `{name}` and `{other}` both sign in to `{host}`")]
+    SignInTwice {
+        /// The secret.
+        name: String,
+        /// The other one.
+        other: String,
+        /// The host.
+        host: HostPattern,
+    },
 }
 
 impl SecretSpec {
@@ -133,7 +143,7 @@ impl SecretSpec {
         }
         let places: Result<Vec<SecretPlace>, PlaceError> = places.iter().map(|place| place.parse()).collect();
         let places = places
-            .and_then(place::alone_if_signing)
+            .and_then(place::alone_where_needed)
             .map_err(|reason| SecretError::Place {
                 name: name.clone(),
                 reason,
@@ -160,6 +170,14 @@ impl SecretSpec {
         self.places.contains(&SecretPlace::SigV4)
     }
 
+    /// The user as whom the gateway signs in with it, by Basic authentication.
+    pub fn signs_in_as(&self) -> Option<&str> {
+        self.places.iter().find_map(|place| match place {
+            SecretPlace::BasicAs(user) => Some(user.as_str()),
+            _ => None,
+        })
+    }
+
     /// Which part of a signing key it is, and the beginning of the name that its parts have in common.
     pub fn signing_part(&self) -> Option<(&str, SigningPart)> {
         self.signs().then(|| SigningPart::of_name(&self.name)).flatten()
@@ -175,12 +193,13 @@ impl SecretSpec {
 /// Checks what can only be said of all secrets together.
 ///
 /// # Errors
-/// [`SecretError::Twice`] and [`SecretError::SigningPart`].
+/// [`SecretError::Twice`], [`SecretError::SigningPart`] and [`SecretError::SignInTwice`].
 pub fn check_together(secrets: &[SecretSpec]) -> Result<(), SecretError> {
     for (position, secret) in secrets.iter().enumerate() {
         if secrets[..position].iter().any(|other| other.name == secret.name) {
             return Err(SecretError::Twice(secret.name.clone()));
         }
+        check_sign_in(secret, &secrets[..position])?;
         let Some((family, part)) = secret.signing_part() else {
             continue;
         };
@@ -198,6 +217,23 @@ pub fn check_together(secrets: &[SecretSpec]) -> Result<(), SecretError> {
     Ok(())
 }
 
+/// That no other secret signs in to the same host; of two patterns that both mean it, the more specific one counts.
+fn check_sign_in(secret: &SecretSpec, others: &[SecretSpec]) -> Result<(), SecretError> {
+    if secret.signs_in_as().is_none() {
+        return Ok(());
+    }
+    for other in others.iter().filter(|other| other.signs_in_as().is_some()) {
+        if let Some(host) = secret.hosts.iter().find(|host| other.hosts.contains(host)) {
+            return Err(SecretError::SignInTwice {
+                name: secret.name.clone(),
+                other: other.name.clone(),
+                host: host.clone(),
+            });
+        }
+    }
+    Ok(())
+}
+
 fn parse_name(name: &str) -> Result<String, SecretError> {
     let starts = name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
     let is_name = starts && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
@@ -208,6 +244,16 @@ fn parse_name(name: &str) -> Result<String, SecretError> {
         return Err(SecretError::Loader(name.to_owned()));
     }
     Ok(name.to_owned())
+}
+
+impl SecretSource {
+    /// Where the value of the secret `name` is, as text `env:VARIABLE` or `file:PATH`.
+    ///
+    /// # Errors
+    /// [`SecretError::Source`].
+    pub fn parse(name: &str, text: &str) -> Result<Self, SecretError> {
+        parse_source(name, text)
+    }
 }
 
 fn parse_source(name: &str, text: &str) -> Result<SecretSource, SecretError> {
@@ -313,6 +359,7 @@ impl Explained for SecretError {
             Self::SigningPart { .. } => {
                 "a request is signed with the id of a key and the key; give both, with the same hosts".to_owned()
             }
+            Self::SignInTwice { .. } => "leave the host out of one of them".to_owned(),
             Self::Host { reason, .. } => return reason.hint(),
             Self::Place { reason, .. } => return reason.hint(),
         })

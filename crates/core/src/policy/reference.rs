@@ -163,7 +163,7 @@ const KEYS: [(&str, &str, &str, &str, &str); 46] = [
         "network.secret[].places",
         "list of places",
         "any header for credentials",
-        "where in a request it may stand: bearer, basic, header:NAME, query:NAME; or sigv4 alone, to sign requests to AWS",
+        "where in a request it may stand: bearer, basic, header:NAME, query:NAME; or alone: sigv4, to sign requests to AWS, basic:USER, to sign in as USER",
         "[\"header:x-api-key\"]",
     ),
     (

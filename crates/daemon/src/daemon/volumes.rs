@@ -1,6 +1,8 @@
 //! What callers ask of their volumes.
 
+use offleash_core::bucket::SyncChoice;
 use offleash_store::HeldVolume;
+use offleash_supervisor::buckets::SyncReport;
 
 use super::Daemon;
 use crate::caller::Caller;
@@ -43,6 +45,20 @@ impl Daemon {
     pub async fn remove_volume(&self, caller: &Caller, which: &str) -> Result<(), DaemonError> {
         caller.require(Scope::Create)?;
         self.services.volumes.remove(caller, which).await
+    }
+
+    /// Brings one of the caller's volumes and its bucket to the same.
+    ///
+    /// # Errors
+    /// `Forbidden`, `Volume`, `UnknownSecret`, `NotAllowed`, `NotSynchronised`.
+    pub async fn sync_volume(
+        &self,
+        caller: &Caller,
+        which: &str,
+        choice: SyncChoice,
+    ) -> Result<SyncReport, DaemonError> {
+        caller.require(Scope::Create)?;
+        self.services.volumes.sync(caller, which, choice).await
     }
 
     /// The files of a volume, for whoever shows its token.

@@ -88,3 +88,10 @@ pub(super) fn basic_credentials(value: &[u8]) -> Option<Vec<u8>> {
     let encoded = encoded.trim_ascii();
     BASE64.decode(encoded).or_else(|_| BASE64_NOPAD.decode(encoded)).ok()
 }
+
+/// User and password of the value of a header whose writer left it to us to encode them: encoded ones have no colon.
+pub(super) fn unencoded_basic(value: &[u8]) -> Option<Vec<u8>> {
+    let (scheme, credentials) = value.split_at_checked(6)?;
+    let credentials = credentials.trim_ascii();
+    (scheme.eq_ignore_ascii_case(b"basic ") && credentials.contains(&b':')).then(|| credentials.to_vec())
+}

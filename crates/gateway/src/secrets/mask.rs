@@ -13,7 +13,7 @@ use http::request::Parts;
 use memchr::memmem;
 use offleash_core::network::secret::NamedSecret;
 
-use super::query;
+use super::{put, query};
 
 /// How long a part of a value is, of characters that are nowhere escaped, that is taken out of answers by itself: no
 /// word of a text, and most of a key. The ways to write the characters between are too many (`\u003d`, `&#61;`, `%3d`).
@@ -85,6 +85,10 @@ impl Mask {
             let placeholder = secret.placeholder.as_str().as_bytes();
             for spelling in spellings(secret.value.expose()) {
                 needles.push(Needle::new(spelling, placeholder));
+            }
+            // A host to which it signs in may tell what it was told in an answer to any request.
+            if let Some(credentials) = put::sign_in_credentials(secret) {
+                needles.push(Needle::new(credentials.into_bytes(), b""));
             }
         }
         for credentials in encoded {

@@ -2,7 +2,7 @@
 
 use data_encoding::BASE64;
 use http::HeaderValue;
-use http::header::HeaderName;
+use http::header::{AUTHORIZATION, HeaderName};
 use http::request::Parts;
 use memchr::memmem;
 use offleash_core::network::Host;
@@ -33,11 +33,33 @@ impl Put {
 /// A placeholder at another place.
 pub(super) fn into(secrets: &Secrets, host: &Host, parts: &mut Parts) -> Result<Put, Misused> {
     let mut put = Put::default();
+    sign_in(secrets, host, parts, &mut put)?;
     for (name, value) in &mut parts.headers {
         into_header(secrets, host, name, value, &mut put)?;
     }
     into_query(secrets, host, parts, &mut put)?;
     Ok(put)
+}
+
+/// Signs in to a host by Basic authentication (RFC 7617), where a secret is for that: whatever credentials the sandbox sent
+/// are replaced, so it needs none, and cannot choose others.
+fn sign_in(secrets: &Secrets, host: &Host, parts: &mut Parts, put: &mut Put) -> Result<(), Misused> {
+    let Some((secret, encoded)) = secrets.signing_in(host) else {
+        return Ok(());
+    };
+    let mut value = HeaderValue::from_static("");
+    set(&mut value, secret, format!("Basic {encoded}").as_bytes())?;
+    parts.headers.insert(AUTHORIZATION, value);
+    put.note(secret);
+    put.encoded.push(encoded.into_bytes());
+    Ok(())
+}
+
+/// What a secret that signs in is sent as; `None` for one that does not.
+pub(super) fn sign_in_credentials(secret: &NamedSecret) -> Option<String> {
+    let user = secret.spec.signs_in_as()?;
+    let credentials = zeroize::Zeroizing::new([user.as_bytes(), b":", secret.value.expose()].concat());
+    Some(BASE64.encode(&credentials))
 }
 
 fn into_header(
@@ -48,7 +70,8 @@ fn into_header(
     put: &mut Put,
 ) -> Result<(), Misused> {
     let name = name.as_str();
-    if let Some(mut credentials) = find::basic_credentials(value.as_bytes()) {
+    let credentials = find::basic_credentials(value.as_bytes()).or_else(|| find::unencoded_basic(value.as_bytes()));
+    if let Some(mut credentials) = credentials {
         let mut found = None;
         for secret in secrets.for_host(host) {
             if !find::contains(&credentials, secret) {
@@ -87,7 +110,7 @@ fn may_be_basic(secret: &NamedSecret, header: &str) -> bool {
     let named = |place: &SecretPlace| match place {
         SecretPlace::Basic => credentials,
         SecretPlace::Header(name) => name == header,
-        SecretPlace::Bearer | SecretPlace::Query(_) | SecretPlace::SigV4 => false,
+        SecretPlace::BasicAs(_) | SecretPlace::Bearer | SecretPlace::Query(_) | SecretPlace::SigV4 => false,
     };
     if secret.spec.places.is_empty() {
         SecretPlace::is_usual_header(header)
@@ -103,7 +126,7 @@ fn may_stand(secret: &NamedSecret, header: &str, value: &[u8]) -> bool {
     let named = |place: &SecretPlace| match place {
         SecretPlace::Bearer => header == "authorization" && bearer,
         SecretPlace::Header(name) => name == header,
-        SecretPlace::Basic | SecretPlace::Query(_) | SecretPlace::SigV4 => false,
+        SecretPlace::Basic | SecretPlace::BasicAs(_) | SecretPlace::Query(_) | SecretPlace::SigV4 => false,
     };
     if secret.spec.places.is_empty() {
         SecretPlace::is_usual_header(header)

@@ -113,6 +113,89 @@ fn the_value_stands_in_the_credentials_of_a_user() {
 }
 
 #[test]
+fn the_gateway_signs_in_whatever_the_sandbox_sends() {
+    let secrets = secrets(&[
+        ("GIT=env:G@git.example.com#basic:x-access-token", "ghp_real0123456789"),
+        ("WIDE=env:W@*.example.com#basic:wide", "wide-real-0123456789"),
+        ("PLAIN=env:P@git.example.com#header:x-key", "plain-real-0123456789"),
+    ]);
+    let placeholder = secrets.all[0].placeholder.as_str();
+    let told = basic("x-access-token:ghp_real0123456789");
+    let covered = format!("Basic {}", "*".repeat(told.len() - 6));
+    let dummy = basic("me:dummy");
+    let own = basic(&format!("me:{placeholder}"));
+    for sent in [
+        None,
+        Some(dummy.as_str()),
+        Some(own.as_str()),
+        Some("Bearer {0}"),
+        Some("Basic me:{0}"),
+    ] {
+        let headers: Vec<(&str, &str)> = sent.map(|sent| ("authorization", sent)).into_iter().collect();
+        let parts = request(
+            &secrets,
+            "/owner/repository.git/info/refs?service=git-upload-pack",
+            &headers,
+        );
+        let (parts, used) = prepared(&secrets, "git.example.com", parts).unwrap();
+        let all: Vec<_> = parts.headers.get_all(AUTHORIZATION).iter().collect();
+        assert_eq!(all, [&basic("x-access-token:ghp_real0123456789")], "{sent:?}");
+        assert!(all[0].is_sensitive());
+        assert_eq!(used.names, ["GIT"]);
+        // What it is sent as is taken out of answers, too.
+        assert_eq!(masked(&used.mask.unwrap(), &[told.as_bytes()]), covered.as_bytes());
+    }
+    // The more specific host counts; a host of nobody gets nothing.
+    let (parts, _) = prepared(&secrets, "a.example.com", request(&secrets, "/", &[])).unwrap();
+    assert_eq!(parts.headers[AUTHORIZATION], basic("wide:wide-real-0123456789"));
+    let (parts, _) = prepared(
+        &secrets,
+        "example.org",
+        request(&secrets, "/", &[("authorization", &dummy)]),
+    )
+    .unwrap();
+    assert_eq!(parts.headers[AUTHORIZATION], dummy);
+    // Its placeholder is refused everywhere else, and so are those of others.
+    for (target, headers) in [
+        ("/{0}", vec![]),
+        ("/", vec![("x-a", "{0}")]),
+        ("/", vec![("authorization", "Basic {2}")]),
+    ] {
+        let (expected, parts) = (
+            headers.iter().any(|(name, _)| *name == "authorization"),
+            request(&secrets, target, &headers),
+        );
+        // What stands in the credentials is replaced as a whole.
+        assert_eq!(
+            prepared(&secrets, "git.example.com", parts).is_ok(),
+            expected,
+            "{target} {headers:?}"
+        );
+        prepared(&secrets, "other.org", request(&secrets, target, &headers)).unwrap_err();
+    }
+    // In the clear, a host that was told does not tell it.
+    let mut parts = request(&secrets, "/", &[]);
+    let mask = secrets.mask_in_the_clear(&host("git.example.com"), &mut parts).unwrap();
+    assert!(parts.headers.get(AUTHORIZATION).is_none());
+    assert_eq!(masked(&mask, &[told.as_bytes()]), covered.as_bytes());
+}
+
+#[test]
+fn a_user_and_a_placeholder_are_encoded_where_that_is_left_to_the_gateway() {
+    let secrets = one("#header:authorization");
+    for (sent, expected) in [
+        ("Basic me:{0}", basic(&format!("me:{REAL}"))),
+        ("basic {0}:x", basic(&format!("{REAL}:x"))),
+        ("Basic me:mine", "Basic me:mine".to_owned()),
+        ("Basic {0}", format!("Basic {REAL}")),
+    ] {
+        let parts = request(&secrets, "/", &[("authorization", sent)]);
+        let (parts, _) = prepared(&secrets, "api.example.com", parts).unwrap();
+        assert_eq!(parts.headers[AUTHORIZATION], expected, "{sent}");
+    }
+}
+
+#[test]
 fn the_value_is_encoded_in_a_query() {
     let secrets = one("#query:key");
     let parts = request(&secrets, "/v1/a%20b?&a=%41&key={0}&key&b", &[]);

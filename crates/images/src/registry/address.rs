@@ -6,7 +6,7 @@ use http::Uri;
 
 /// An address with `http` or `https`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RegistryAddress {
+pub struct RegistryAddress {
     is_encrypted: bool,
     /// In lower case; an address of IPv6 without brackets.
     host: String,
@@ -16,7 +16,11 @@ pub(crate) struct RegistryAddress {
 }
 
 impl RegistryAddress {
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    /// Reads an address.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
         let uri: Uri = text.parse().map_err(|_| format!("`{}` is no address", shown(text)))?;
         let is_encrypted = match uri.scheme_str() {
             Some("https") => true,
@@ -84,7 +88,8 @@ impl RegistryAddress {
         self.port
     }
 
-    pub(crate) fn path(&self) -> &str {
+    /// The path with the query.
+    pub fn path(&self) -> &str {
         &self.path
     }
 

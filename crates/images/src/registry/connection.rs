@@ -37,7 +37,7 @@ const MAX_AUTHORITIES: u64 = 4 << 20;
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("offleash/", env!("CARGO_PKG_VERSION")));
 
 /// Makes connections. Names are asked of the machine's DNS servers and its `hosts`, never of the C library.
-pub(crate) struct Connector {
+pub struct Connector {
     resolver: Result<TokioResolver, String>,
     encryption: TlsConnector,
     proxy: Option<UpstreamProxy>,
@@ -54,7 +54,11 @@ trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
 impl Connector {
-    pub(crate) fn new(settings: &RegistrySettings) -> Result<Self, ImageError> {
+    /// Makes connections as `settings` say.
+    ///
+    /// # Errors
+    /// `Setting` for authorities or a proxy that cannot be used.
+    pub fn new(settings: &RegistrySettings) -> Result<Self, ImageError> {
         let resolver = TokioResolver::builder_tokio().and_then(|builder| builder.build());
         Ok(Self {
             resolver: resolver.map_err(|error| error.to_string()),
@@ -65,7 +69,10 @@ impl Connector {
     }
 
     /// Sends a request, and answers when the head of the answer is there.
-    pub(super) async fn send(
+    ///
+    /// # Errors
+    /// `Unreachable`, `Stalled`.
+    pub async fn send(
         &self,
         address: &RegistryAddress,
         mut request: Request<Bytes>,
@@ -100,7 +107,10 @@ impl Connector {
     }
 
     /// The next bytes of an answer; `None` at its end.
-    pub(super) async fn next(
+    ///
+    /// # Errors
+    /// `Stalled`.
+    pub async fn next(
         &self,
         body: &mut Incoming,
         registry: &str,
@@ -121,12 +131,10 @@ impl Connector {
     }
 
     /// The whole body of a short answer.
-    pub(super) async fn read(
-        &self,
-        response: Response<Incoming>,
-        limit: u64,
-        registry: &str,
-    ) -> Result<Vec<u8>, ImageError> {
+    ///
+    /// # Errors
+    /// `Unreachable`, `Stalled`; `TooLarge` beyond `limit`.
+    pub async fn read(&self, response: Response<Incoming>, limit: u64, registry: &str) -> Result<Vec<u8>, ImageError> {
         let mut body = response.into_body();
         let mut bytes = Vec::new();
         while let Some(data) = self.next(&mut body, registry).await? {

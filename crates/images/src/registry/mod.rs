@@ -24,9 +24,9 @@ use http::{HeaderValue, Method, StatusCode};
 use hyper::Response;
 use hyper::body::Incoming;
 
-use self::address::RegistryAddress;
+pub use self::address::RegistryAddress;
 use self::auth::Token;
-pub(crate) use self::connection::Connector;
+pub use self::connection::Connector;
 pub(crate) use self::manifests::FetchedManifest;
 use crate::error::ImageError;
 use crate::reference::{DEFAULT_REGISTRY, ImageReference};

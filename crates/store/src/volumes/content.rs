@@ -137,15 +137,15 @@ pub struct VolumeContent {
 /// A file that is being written; it has its name once that is done, and is gone if it never is.
 #[derive(Debug)]
 pub struct VolumeWriter {
-    content: VolumeContent,
-    path: VolumePath,
-    name: String,
+    pub(super) content: VolumeContent,
+    pub(super) path: VolumePath,
+    pub(super) name: String,
     file: File,
     /// How many bytes may be written, with all other files that are on their way into the volume.
     room: u64,
     share: UploadShare,
     full: VolumeError,
-    is_done: bool,
+    pub(super) is_done: bool,
 }
 
 impl VolumeContent {
@@ -481,16 +481,8 @@ impl VolumeWriter {
     /// # Errors
     /// `OneOwner`, `NoId`, `Changed`, `OtherKind` when a directory has the name now.
     pub fn finish(mut self, owner: EntryOwner) -> Result<VolumeEntry, VolumeError> {
+        self.give_to(owner)?;
         let content = &self.content;
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let place = rustix::fs::openat(&content.incoming, &*self.name, flags, Mode::empty());
-        let place = place.tried("opening", &self.name)?;
-        let owner = EntryOwner {
-            uid: owner.uid.or(Some(VolumeOwners::WORKER)),
-            gid: owner.gid.or(Some(VolumeOwners::WORKER)),
-            ..owner
-        };
-        content.give_place(&place, &self.path, owner, 0o644)?;
         let (parent, name) = content.parent(&self.path)?;
         match rustix::fs::renameat(&content.incoming, &*self.name, &parent, name) {
             Ok(()) => {}
@@ -499,6 +491,19 @@ impl VolumeWriter {
         }
         self.is_done = true;
         self.content.entry(&self.path)
+    }
+
+    /// Gives what was written to its owner.
+    pub(super) fn give_to(&self, owner: EntryOwner) -> Result<(), VolumeError> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let place = rustix::fs::openat(&self.content.incoming, &*self.name, flags, Mode::empty());
+        let place = place.tried("opening", &self.name)?;
+        let owner = EntryOwner {
+            uid: owner.uid.or(Some(VolumeOwners::WORKER)),
+            gid: owner.gid.or(Some(VolumeOwners::WORKER)),
+            ..owner
+        };
+        self.content.give_place(&place, &self.path, owner, 0o644)
     }
 }
 

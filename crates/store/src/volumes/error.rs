@@ -147,6 +147,12 @@ pub enum VolumeError {
         /// The path.
         path: Text,
     },
+    /// It is being synchronised.
+    #[error("volume `{name}` is being synchronised with its bucket")]
+    Synchronising {
+        /// Its name.
+        name: String,
+    },
     /// Files of a volume have one owner here.
     #[error("files of this volume belong to uid 1000, and to nobody else: offleash does not run as root")]
     OneOwner,
@@ -216,6 +222,7 @@ impl Explained for VolumeError {
             Self::Exists { .. }
             | Self::InUse { .. }
             | Self::HasWriter { .. }
+            | Self::Synchronising { .. }
             | Self::EntryExists { .. }
             | Self::Changed { .. } => ErrorKind::Conflict,
             Self::TooMany { .. } | Self::TooManyOfKey { .. } | Self::OverQuota { .. } | Self::Full { .. } => {
@@ -238,6 +245,7 @@ impl Explained for VolumeError {
             Self::Exists { .. } => "choose another name, or use the one that is there".to_owned(),
             Self::InUse { .. } => "end the sandboxes that use it first".to_owned(),
             Self::TooMany { .. } | Self::TooManyOfKey { .. } => "remove volumes that nobody needs".to_owned(),
+            Self::Synchronising { .. } => "try again when that is done".to_owned(),
             Self::HasWriter { .. } => {
                 "mount it with `:ro`, or make a volume for many writers with `offleash volume create --shared`"
                     .to_owned()

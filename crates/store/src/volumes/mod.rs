@@ -5,6 +5,9 @@
 //! volumes/ID/data          what is in it; nothing else of it is ever seen by a sandbox
 //! volumes/ID/incoming      files that the host is writing, before they have their names
 //! volumes/ID/writer        locked by who writes to it, unless many may
+//! volumes/ID/sync          locked by who brings it and its bucket to the same
+//! volumes/ID/objects.json  what volume and bucket had in common then
+//! volumes/ID/unsent        there while somebody may have written what is not in the bucket
 //! volumes/.new-ID          one that is being made, locked by who makes it
 //! volumes/.old-ID          one that is being removed
 //! volumes/.lock            held while names are given
@@ -17,6 +20,7 @@
 mod content;
 mod error;
 mod record;
+mod stamp;
 mod transfer;
 mod uploads;
 
@@ -25,7 +29,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use offleash_core::spec::MountAccess;
 use offleash_core::volume::{VolumeId, VolumeKey, VolumeName, VolumeQuota};
@@ -35,6 +39,7 @@ use rustix::io::Errno;
 pub use self::content::{EntryOwner, VolumeContent, VolumeEntry, VolumePath, VolumeWriter};
 pub use self::error::VolumeError;
 pub use self::record::{NewVolume, VolumeOwners, VolumeRecord, VolumeToken};
+pub use self::stamp::{FileStamp, FoundFiles};
 pub use self::transfer::{TransferBudget, TransferReport, copy_in, copy_out};
 use crate::StateDirectory;
 use crate::failure::{FailedCall, FileError};
@@ -45,6 +50,9 @@ const VOLUMES: &str = "volumes";
 const DATA: &str = "data";
 const INCOMING: &str = "incoming";
 const WRITER: &str = "writer";
+const SYNC: &str = "sync";
+const OBJECTS: &str = "objects.json";
+const UNSENT: &str = "unsent";
 const LOCK: &str = ".lock";
 const NEW: &str = ".new-";
 const OLD: &str = ".old-";
@@ -350,6 +358,52 @@ impl HeldVolume {
     /// The directory that sandboxes see.
     pub fn data(&self) -> PathBuf {
         self.path.join(DATA)
+    }
+
+    /// Keeps others from synchronising it as long as what is answered lives; who does is waited for so long.
+    ///
+    /// # Errors
+    /// `Synchronising` when somebody still does.
+    pub fn lock_sync(&self, wait: Duration) -> Result<OwnedFd, VolumeError> {
+        let path = self.path.join(SYNC);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let lock = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR).tried("opening", &path)?;
+        let until = Instant::now() + wait;
+        while !try_alone(&lock).tried("locking", &path)? {
+            if Instant::now() >= until {
+                return Err(VolumeError::Synchronising {
+                    name: self.record.name.to_string(),
+                });
+            }
+            std::thread::sleep(BETWEEN_TRIES);
+        }
+        Ok(lock)
+    }
+
+    /// Notes that somebody may write what is not in the bucket, or that all of it is there.
+    ///
+    /// # Errors
+    /// When it cannot be noted.
+    pub fn note_unsent(&self, is_unsent: bool) -> Result<(), VolumeError> {
+        let path = self.path.join(UNSENT);
+        let noted = match is_unsent {
+            true => fs::File::create(&path).map(drop),
+            false => fs::remove_file(&path),
+        };
+        match noted {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            noted => Ok(noted.tried("noting what is to be sent in", &path)?),
+        }
+    }
+
+    /// Whether that was noted, and nobody has sent it since.
+    pub fn is_unsent(&self) -> bool {
+        self.path.join(UNSENT).exists()
+    }
+
+    /// Where is written what it and its bucket have in common.
+    pub fn objects_file(&self) -> PathBuf {
+        self.path.join(OBJECTS)
     }
 
     /// What is in it, as the host reads and writes it.

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use offleash_core::bucket::BucketSpec;
 use offleash_core::volume::{VolumeId, VolumeName, VolumeQuota};
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,9 @@ pub struct VolumeRecord {
     pub token: VolumeToken,
     /// Who the files belong to on the host.
     pub owners: VolumeOwners,
+    /// The bucket that it is synchronised with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bucket: Option<BucketSpec>,
 }
 
 /// A secret that stands for the right to read and write a volume.
@@ -147,6 +151,8 @@ pub struct NewVolume {
     pub quota: VolumeQuota,
     /// Whether many sandboxes may write to it at the same time.
     pub shared: bool,
+    /// The bucket that it is to be synchronised with.
+    pub bucket: Option<BucketSpec>,
 }
 
 impl VolumeRecord {
@@ -161,6 +167,7 @@ impl VolumeRecord {
             created_at: crate::rfc3339_now(),
             token: VolumeToken::random()?,
             owners,
+            bucket: new.bucket,
         })
     }
 

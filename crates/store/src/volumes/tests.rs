@@ -20,6 +20,7 @@ fn new(name: &str, owner: &str) -> NewVolume {
         owner: owner.to_owned(),
         quota: VolumeQuota::default(),
         shared: false,
+        bucket: None,
     }
 }
 

@@ -226,7 +226,7 @@ fn read(secret: &SecretSpec, host: &PlanningHost, plan: &Plan) -> Result<NamedSe
 }
 
 /// Reads no more than what a value may have, and enough to see that it has more.
-fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+pub(crate) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let most = u64::try_from(MAX_VALUE).unwrap_or(u64::MAX).saturating_add(3);
     let mut bytes = Vec::with_capacity(MAX_VALUE + 3);
     File::open(path)?.take(most).read_to_end(&mut bytes)?;

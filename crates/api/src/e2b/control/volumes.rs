@@ -56,6 +56,7 @@ pub(crate) async fn create(asked: &ApiRequest<'_>, body: RequestBody) -> Result<
         size_mib: None,
         inodes: None,
         shared: true,
+        bucket: None,
     };
     let made = asked.whole(|daemon, caller| async move { daemon.create_volume(&caller, request).await });
     Ok(shown(StatusCode::CREATED, &made.await?))

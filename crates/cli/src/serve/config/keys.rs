@@ -201,6 +201,11 @@ tables! {
         /// Whether an image is pulled for it.
         pull: String = "as `images.pull`",
     }
+    "volumes" Volumes {
+        /// Servers whose buckets volumes of keys may have, as in `https://s3.eu-west-1.amazonaws.com`. Whoever started the
+        /// server may name any.
+        bucket_endpoints: Vec<String> = "`[]`",
+    }
 }
 
 /// Every table that the file can have.
@@ -230,6 +235,7 @@ pub(super) struct Tables {
     pub(super) lifecycle: LifecycleKeys,
     pub(super) templates: Templates,
     pub(super) images: Images,
+    pub(super) volumes: Volumes,
 }
 
 impl Tables {
@@ -249,6 +255,7 @@ impl Tables {
         let lifecycle = table(rest, "lifecycle")?;
         let templates = table(rest, "templates")?;
         let images = table(rest, "images")?;
+        let volumes = table(rest, "volumes")?;
         let server = Server::deserialize(Deserializer::from(root))?;
         Ok(Self {
             server,
@@ -262,6 +269,7 @@ impl Tables {
             lifecycle,
             templates,
             images,
+            volumes,
         })
     }
 }

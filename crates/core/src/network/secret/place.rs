@@ -6,13 +6,15 @@ use core::str::FromStr;
 use crate::error::{ErrorKind, Explained};
 use crate::text::Text;
 
-/// A place in a request, as text `bearer`, `basic`, `header:NAME`, `query:NAME` or `sigv4`.
+/// A place in a request, as text `bearer`, `basic`, `basic:USER`, `header:NAME`, `query:NAME` or `sigv4`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub enum SecretPlace {
     /// The token of `Authorization: Bearer` (RFC 6750, 2.1).
     Bearer,
     /// User or password of `Authorization: Basic` (RFC 7617).
     Basic,
+    /// The password of this user in `Authorization: Basic`, in every request over TLS, whatever the sandbox sends there.
+    BasicAs(String),
     /// The value of this header, whose name is in small letters.
     Header(String),
     /// The value of this parameter of the query.
@@ -47,10 +49,16 @@ pub enum PlaceError {
     /// A parameter without name.
     #[error("a parameter of the query has a name")]
     Query,
-    /// A place next to `sigv4`.
-    #[error("`sigv4` is the only place of a secret that signs")]
-    NotAlone,
+    /// What is to be the name of a user is none, or none that can be written in one line with the rest.
+    #[error("`{0}` is no name of a user to sign in as")]
+    User(Text),
+    /// A place next to one that leaves no other.
+    #[error("`{0}` is the only place of a secret that has it")]
+    NotAlone(String),
 }
+
+/// The longest name of a user.
+const MAX_USER: usize = 255;
 
 /// Headers that say whom a request is for, where it ends or what becomes of the connection.
 const OF_THE_CONNECTION: [&str; 12] = [
@@ -108,12 +116,20 @@ impl SigningPart {
     }
 }
 
-/// The places, unless signing is one of several.
-pub(super) fn alone_if_signing(places: Vec<SecretPlace>) -> Result<Vec<SecretPlace>, PlaceError> {
-    if places.len() > 1 && places.contains(&SecretPlace::SigV4) {
-        return Err(PlaceError::NotAlone);
+/// The places, unless one that has to be alone is one of several: where the gateway itself signs or signs in, nothing that
+/// the sandbox sends decides.
+pub(super) fn alone_where_needed(places: Vec<SecretPlace>) -> Result<Vec<SecretPlace>, PlaceError> {
+    let is_alone = |place: &&SecretPlace| matches!(place, SecretPlace::SigV4 | SecretPlace::BasicAs(_));
+    match places.iter().find(is_alone) {
+        Some(place) if places.len() > 1 => Err(PlaceError::NotAlone(place.to_string())),
+        _ => Ok(places),
     }
-    Ok(places)
+}
+
+/// A user-id has no colon (RFC 7617, 2), and this one nothing by which the text of a secret is divided.
+fn is_user(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_graphic() && !b":,@#\"\\".contains(&byte);
+    (1..=MAX_USER).contains(&text.len()) && text.bytes().all(fits)
 }
 
 fn is_token(text: &str) -> bool {
@@ -131,6 +147,8 @@ impl FromStr for SecretPlace {
             None if text == "bearer" => Ok(Self::Bearer),
             None if text == "basic" => Ok(Self::Basic),
             None if text == "sigv4" => Ok(Self::SigV4),
+            Some(("basic", user)) if is_user(user) => Ok(Self::BasicAs(user.to_owned())),
+            Some(("basic", user)) => Err(PlaceError::User(user.into())),
             Some(("header", name)) => {
                 if !is_token(name) {
                     return Err(PlaceError::Header(name.into()));
@@ -153,6 +171,7 @@ impl fmt::Display for SecretPlace {
         match self {
             Self::Bearer => f.write_str("bearer"),
             Self::Basic => f.write_str("basic"),
+            Self::BasicAs(user) => write!(f, "basic:{user}"),
             Self::Header(name) => write!(f, "header:{name}"),
             Self::Query(name) => write!(f, "query:{name}"),
             Self::SigV4 => f.write_str("sigv4"),
@@ -167,11 +186,14 @@ impl Explained for PlaceError {
 
     fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::Unknown(_) => "places are bearer, basic, header:NAME, query:NAME and sigv4",
+            Self::Unknown(_) => "places are bearer, basic, basic:USER, header:NAME, query:NAME and sigv4",
             Self::Header(_) => "write it as in `header:x-api-key`",
             Self::OfTheConnection(_) => "name the header in which the server expects the secret",
             Self::Query => "write it as in `query:key`",
-            Self::NotAlone => "give `sigv4` alone",
+            Self::User(_) => {
+                "write it as in `basic:x-access-token`, without spaces and `:`, `,`, `@`, `#`; with a token most forges take any name"
+            }
+            Self::NotAlone(_) => "give it alone",
         };
         Some(hint.to_owned())
     }

@@ -42,6 +42,7 @@ fn display_reads_back_as_the_same() {
         "K=file:/a@b@10.0.0.0/8,[2001:db8::1]#basic",
         "AWS_ACCESS_KEY_ID=env:ID@*.amazonaws.com#sigv4",
         "K=env:V@a.example#header:x-k,query:q,bearer",
+        "GIT=env:V@git.example#basic:x-access-token",
     ] {
         assert_eq!(parsed(text).to_string(), text);
     }
@@ -73,6 +74,10 @@ fn what_is_no_secret_is_refused_with_a_hint() {
         ("K=env:V@a.example#query:", "has a name"),
         ("K=env:V@a.example#sigv4", "which part"),
         ("AWS_ACCESS_KEY_ID=env:V@a.example#sigv4,bearer", "only place"),
+        ("K=env:V@a.example#bearer,basic:me", "only place"),
+        ("K=env:V@a.example#basic:", "no name of a user"),
+        ("K=env:V@a.example#basic:me:too", "no name of a user"),
+        ("K=env:V@a.example#basic:me you", "no name of a user"),
     ];
     for (text, expected) in cases {
         let error = text.parse::<SecretSpec>().unwrap_err();
@@ -101,6 +106,14 @@ fn the_parts_of_a_signing_key_belong_together() {
     assert_eq!(together(&[id, key]), Ok(()));
     assert_eq!(together(&[token, key, id]), Ok(()));
     assert_eq!(together(&["K=env:V@a.example", "L=env:V@a.example"]), Ok(()));
+    assert_eq!(
+        together(&[
+            "K=env:V@a.team.example#basic:me",
+            "L=env:V@*.team.example#basic:me",
+            "M=env:V@a.team.example#basic"
+        ]),
+        Ok(())
+    );
     for (texts, expected) in [
         (&[id] as &[&str], "AWS_SECRET_ACCESS_KEY"),
         (&[key], "AWS_ACCESS_KEY_ID"),
@@ -114,6 +127,10 @@ fn the_parts_of_a_signing_key_belong_together() {
             "AWS_SECRET_ACCESS_KEY",
         ),
         (&["K=env:V@a.example", "K=env:V@b.example"], "twice"),
+        (
+            &["K=env:V@a.example,b.example#basic:me", "L=env:W@b.example#basic:you"],
+            "both sign in to `b.example`",
+        ),
     ] {
         let error = together(texts).unwrap_err();
         assert!(error.to_string().contains(expected), "{texts:?}: {error}");
