@@ -121,9 +121,9 @@ mod tests {
                             let found = step(was_common, object, file, choice);
                             let named = format!("{was_common} {object:?} {file:?} {choice:?}: {found:?}");
                             match found {
-                                Step::RemoveFile => assert!(delete && choice.pulls() || delete && overwrite, "{named}"),
+                                Step::RemoveFile => assert!(delete && (choice.pulls() || overwrite), "{named}"),
                                 Step::RemoveObject => {
-                                    assert!(delete && choice.pushes() || delete && overwrite, "{named}")
+                                    assert!(delete && (choice.pushes() || overwrite), "{named}")
                                 }
                                 Step::Fetch => assert!(choice.pulls() && object == Side::Other, "{named}"),
                                 Step::Send => assert!(choice.pushes() && file == Side::Other, "{named}"),

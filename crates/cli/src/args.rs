@@ -92,7 +92,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Volume(VolumeCommand),
     /// Make a sandbox in the daemon, and print its id.
-    Create(CreateArgs),
+    Create(Box<CreateArgs>),
     /// List the sandboxes of the daemon.
     #[command(visible_alias = "ps")]
     Ls(LsArgs),

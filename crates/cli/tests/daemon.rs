@@ -35,6 +35,8 @@ mod memory;
 mod pauses;
 #[path = "daemon/pools.rs"]
 mod pools;
+#[path = "daemon/put_away.rs"]
+mod put_away;
 #[path = "daemon/restarts.rs"]
 mod restarts;
 #[path = "daemon/sleeps.rs"]

@@ -3,6 +3,7 @@
 //! `OFFLEASH_UPDATE_DOCS=1 cargo test -p offleash --test levels` writes the table anew.
 
 #![cfg(target_os = "linux")]
+#![expect(clippy::print_stderr, reason = "which feature is shown is told where it fails")]
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_methods,

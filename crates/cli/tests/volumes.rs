@@ -279,7 +279,7 @@ fn files_are_copied_in_and_out() {
         "textmore\n"
     );
     assert_eq!(fs::read_to_string(site.workspace().join("out/a/link")).unwrap(), "text");
-    assert!(site.refuse(["volume", "cp", "a", "b"]).contains("one side"));
+    assert!(site.refuse(["volume", "cp", "a", "b"]).contains("neither side"));
     assert!(site.refuse(["volume", "cp", "none", "data:/"]).contains("none"));
     for path in ["data:/none", "data:/../volume.json", "data:/single/x"] {
         let refused = site.offleash(["volume", "cp", path, "got"]).output().unwrap();

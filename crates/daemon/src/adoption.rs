@@ -41,6 +41,10 @@ pub(crate) struct SandboxAdoption {
 }
 
 impl SandboxAdoption {
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the services that it stands on, each by its type"
+    )]
     pub(crate) fn new(
         core: DaemonCore,
         config: Arc<DaemonConfig>,

@@ -8,7 +8,7 @@ use offleash_core::spec::{IdChoice, RootChoice};
 use offleash_core::units::Bytes;
 
 use super::image;
-use super::system::{bind, inodes_in_memory, superuser, system, user};
+use super::system::{bind, inodes_in_memory, superuser, system, usual};
 
 /// To tmpfs a size of less than a page is none, and no limit.
 const SMALLEST_TMPFS: u64 = 64 << 10;
@@ -88,18 +88,6 @@ pub fn first_user(root: &RootChoice, ids: IdChoice) -> SandboxUser {
     match (root, ids) {
         (RootChoice::Base { .. } | RootChoice::Image(_), IdChoice::Range) => superuser(),
         _ => usual(ids),
-    }
-}
-
-/// The user who works in a sandbox with such ids.
-pub(super) fn usual(ids: IdChoice) -> SandboxUser {
-    match ids {
-        IdChoice::Single | IdChoice::Range => user(),
-        IdChoice::Zero => SandboxUser {
-            uid: 0,
-            gid: 0,
-            ..user()
-        },
     }
 }
 

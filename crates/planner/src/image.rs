@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use offleash_core::plan::{PlanEntry, PlanNode, SandboxUser};
 use offleash_core::spec::{IdChoice, ImageSpec, RootChoice};
 
-use super::base_entries::usual;
 use super::git_system;
-use super::system::system;
+use super::system::{system, usual};
 use super::view::PlanView;
 
 /// The users of a sandbox of an image, the usual one first. Where it has one id, all their names mean that.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use offleash_core::limits::Limits;
 use offleash_core::plan::{PlanEntry, PlanNode, SandboxUser};
-use offleash_core::spec::MountAccess;
+use offleash_core::spec::{IdChoice, MountAccess};
 
 use super::etc;
 
@@ -23,6 +23,18 @@ pub fn user() -> SandboxUser {
         name: "user".to_owned(),
         home: PathBuf::from("/home/user"),
         shell: etc::shell().into(),
+    }
+}
+
+/// The user who works in a sandbox with such ids.
+pub(crate) fn usual(ids: IdChoice) -> SandboxUser {
+    match ids {
+        IdChoice::Single | IdChoice::Range => user(),
+        IdChoice::Zero => SandboxUser {
+            uid: 0,
+            gid: 0,
+            ..user()
+        },
     }
 }
 

@@ -14,7 +14,7 @@ struct Program {
     needed_for: &'static str,
 }
 
-const PROGRAMS: [Program; 24] = [
+const PROGRAMS: [Program; 25] = [
     Program {
         command: "bwrap",
         package: "bubblewrap",

@@ -10,8 +10,8 @@ use crate::native::{
     AuditAnswer, CellEvent, CheckpointList, ContextAnswer, ContextList, ForkList, KeyList, MadeKey, NameAnswer,
     NewCell, NewCheckpoint, NewCommand, NewContext, NewDefaultCell, NewForks, NewImport, NewKey, NewPolicy, NewRun,
     NewSandbox, NewSnapshot, NewVolume, PauseBody, PolicyAnswer, RestoreBody, ResumeBody, RunResult, SandboxAnswer,
-    SandboxList, SandboxUsage, SnapshotAnswer, SnapshotList, SyncAnswer, SyncBody, UsageAnswer, VersionAnswer, VolumeAnswer,
-    VolumeList, cells, contexts, keys, run, sandboxes, server, snapshots, volumes,
+    SandboxList, SandboxUsage, SnapshotAnswer, SnapshotList, SyncAnswer, SyncBody, UsageAnswer, VersionAnswer,
+    VolumeAnswer, VolumeList, cells, contexts, keys, run, sandboxes, server, snapshots, volumes,
 };
 
 /// No body is read.
@@ -65,7 +65,7 @@ const REVOKE: QueryDocs = &[(
     "`true` has the key's sandboxes ended, too, within seconds; the id may be that of a key that was removed before",
 )];
 
-pub(super) static ROUTES: [RouteEntry; 43] = [
+pub(super) static ROUTES: [RouteEntry; 44] = [
     RouteEntry {
         operation: "OpenApi",
         method: Method::GET,

@@ -64,7 +64,7 @@ pub(crate) struct VolumeCreateArgs {
     /// volume, and what it wrote is sent when it ends.
     #[arg(long, value_name = "URL")]
     pub(crate) bucket: Option<String>,
-    /// Who has the bucket. Without encryption only this machine is asked. [default: https://s3.REGION.amazonaws.com]
+    /// Who has the bucket. Without encryption only this machine is asked. [default: `https://s3.REGION.amazonaws.com`]
     #[arg(long, value_name = "URL", requires = "bucket")]
     pub(crate) endpoint: Option<String>,
     /// The region of the bucket. [default: us-east-1]

@@ -224,7 +224,8 @@ fn what_is_not_known_is_refused() {
     }
     for text in [
         "[sandboxes]\nlevel = \"best\"",
-        "[sandboxes]\nlevel = \"container\"",
+        "[sandboxes]\nlevel = \"microvm\"",
+        "[sandboxes]\nruntime = \"/no/such/runsc\"",
         "[sandboxes]\nlevel = \"process-landlock\"",
         "[sandboxes]\nmin_level = \"microvm\"",
         "[sandboxes]\ndegrade = \"maybe\"",
@@ -310,8 +311,8 @@ fn what_is_wrong_is_told_with_its_file_its_place_and_its_key() {
             "serve.toml:2:1: sandboxes.level: `best` is not a level",
         ),
         (
-            "[sandboxes]\nlevel = \"container\"",
-            "serve.toml:2:1: sandboxes.level: it is `container`, and sandboxes of the server are of level `process`",
+            "[sandboxes]\nlevel = \"microvm\"",
+            "serve.toml:2:1: sandboxes.level: it is `microvm`, and sandboxes of the server are of level `process` or `container`",
         ),
         (
             "[sandboxes]\ndegrade = \"maybe\"",

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_daemon::{Caller, SnapshotFilter, SnapshotRequest};
 
-use super::forks::supervisor;
+use super::carried::supervisor;
 use super::support::disks::SmallDisk;
 use super::support::{is_root, skip};
 use super::world::{World, create, output, test, within};

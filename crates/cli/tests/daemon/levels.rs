@@ -6,7 +6,7 @@ use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::level::Level;
 use offleash_daemon::{Caller, CreateRequest, LEVEL_LABEL};
 
-use super::forks::supervisor;
+use super::carried::supervisor;
 use super::snapshots::{of_snapshot, snapshot};
 use super::support::skip;
 use super::world::{World, create_with, eventually, output, test, within};

@@ -9,7 +9,7 @@ use crate::support::skip;
 const SDKS: &str = "OFFLEASH_SDKS";
 
 /// Python's, as it is laid out beside one another so that modules import each other.
-const PYTHON: [(&str, &str); 19] = [
+const PYTHON: [(&str, &str); 21] = [
     ("cases.py", include_str!("python/cases.py")),
     ("network.py", include_str!("python/network.py")),
     ("lifecycle.py", include_str!("python/lifecycle.py")),
@@ -33,7 +33,7 @@ const PYTHON: [(&str, &str); 19] = [
     ("async_builds.py", include_str!("python/async_builds.py")),
 ];
 
-const JAVASCRIPT: [(&str, &str); 9] = [
+const JAVASCRIPT: [(&str, &str); 10] = [
     ("cases.mjs", include_str!("javascript/cases.mjs")),
     ("lifecycle.mjs", include_str!("javascript/lifecycle.mjs")),
     ("commands.mjs", include_str!("javascript/commands.mjs")),

@@ -100,11 +100,11 @@ fn nothing_is_left_of_a_sandbox_whose_supervisor_is_killed() {
         let begun = super::support::processes::read_until(child.stdout.as_mut().unwrap(), "begun\n");
         assert!(begun.contains("begun"), "{begun}");
         let processes = below(child.id());
+        signal(&child, Signal::KILL);
+        wait(&mut child);
         if processes.len() < 2 {
             return skip("the kernel does not tell the children of processes");
         }
-        signal(&child, Signal::KILL);
-        wait(&mut child);
         for pid in processes {
             eventually("a process of the sandbox is gone", || {
                 (!std::path::Path::new(&format!("/proc/{pid}")).exists()).then_some(())

@@ -230,8 +230,7 @@ git commit --quiet --allow-empty -m second
 git push --quiet origin HEAD:main && exit 3
 echo "not pushed"
 git -c http.postBuffer=1000 push --quiet origin HEAD:refs/heads/other && exit 4
-curl -sS -X POST -H 'Content-Type: application/x-git-receive-pack-request' --data-binary 0000 {url}/git-upload-pack/../git-receive-pack --path-as-is
-true
+curl -sS -X POST -H 'Content-Type: application/x-git-receive-pack-request' --data-binary 0000 {url}/git-upload-pack/../git-receive-pack --path-as-is || true
 "#
         ),
     );

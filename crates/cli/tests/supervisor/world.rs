@@ -48,6 +48,7 @@ pub(crate) fn order(site: &Site) -> SupervisorOrder {
         template: Template::System,
         env: vec![(Text(b"OWN".to_vec()), Text(b"value".to_vec()))],
         level: None,
+        runtime: None,
         min_level: None,
         degrade: DegradeMode::Allow,
         limits: LimitsOrder {

@@ -42,6 +42,7 @@ fn plan(entries: Vec<PlanEntry>, executables: Vec<PathBuf>) -> Plan {
     Plan {
         id: RunId::from_parts(0, 0),
         level: Level::ProcessLandlock,
+        runtime: None,
         degrade: DegradeMode::Refuse,
         entries,
         user: SandboxUser {
