@@ -13,8 +13,6 @@ use crate::sdks;
 /// The release whose package it is.
 const RELEASE: &str = "trixie";
 const PACKAGE: &str = "runsc";
-/// Where Debian's packages are, unless the machine's own lists say another place.
-const ARCHIVE: &str = "http://deb.debian.org/debian";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Where it is.
@@ -46,7 +44,8 @@ fn unpack(place: &Path) -> Result<(), TaskError> {
         fs::create_dir_all(&path).map_err(TaskError::file("creating", &path))?;
     }
     let list = place.join("sources.list");
-    fs::write(&list, format!("deb [signed-by={KEYRING}] {ARCHIVE} {RELEASE} main\n"))
+    let archive = archive()?;
+    fs::write(&list, format!("deb [signed-by={KEYRING}] {archive} {RELEASE} main\n"))
         .map_err(TaskError::file("writing", &list))?;
     let setting = |name: &str, value: &Path| format!("{name}={}", value.display());
     let settings = [
@@ -78,4 +77,19 @@ fn unpack(place: &Path) -> Result<(), TaskError> {
     let target = sdks::directory().join("gvisor");
     fs::create_dir_all(&target).map_err(TaskError::file("creating", &target))?;
     program::run(Command::new("dpkg-deb").arg("-x").arg(package.path()).arg(&target))
+}
+
+/// Where this machine has Debian's packages from: the first of its archives that is none of updates for security alone.
+fn archive() -> Result<String, TaskError> {
+    let mut command = Command::new("apt-get");
+    command
+        .args(["indextargets", "--format", "$(REPO_URI)"])
+        .stdin(Stdio::null());
+    let output = command.output().map_err(TaskError::start("apt-get"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let archive = text.lines().find(|uri| !uri.contains("security"));
+    archive.map(str::to_owned).ok_or_else(|| TaskError::Answer {
+        from: "apt-get",
+        why: "this machine has no archive of Debian's".to_owned(),
+    })
 }
