@@ -1,7 +1,8 @@
 //! The small root that a runtime lives in, with the sandbox's tree as one of its directories.
 
 use std::ffi::{CStr, CString};
-use std::io;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -263,12 +264,9 @@ fn attach_below(root: BorrowedFd<'_>, tree: &OwnedFd, name: &str) -> io::Result<
     mount::attach_at(tree.as_fd(), root, Path::new(name))
 }
 
-fn write(root: BorrowedFd<'_>, name: &str, mut bytes: &[u8]) -> io::Result<OwnedFd> {
+fn write(root: BorrowedFd<'_>, name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file = rustix::fs::openat(root, name, flags, Mode::from(0o644))?;
-    while !bytes.is_empty() {
-        let written = rustix::io::write(&file, bytes)?;
-        bytes = bytes.get(written..).unwrap_or_default();
-    }
-    Ok(file)
+    let mut file = File::from(rustix::fs::openat(root, name, flags, Mode::from(0o644))?);
+    file.write_all(bytes)?;
+    Ok(file.into())
 }

@@ -1,7 +1,7 @@
 //! A sandbox of the level `container` while it runs.
 
 use std::io::{Read as _, Seek as _, SeekFrom};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use offleash_core::level::Level;
@@ -10,13 +10,12 @@ use offleash_core::plan::Plan;
 use offleash_core::record::{LimitEffect, LimitHit};
 use offleash_core::runtime::RuntimeKind;
 use offleash_sys::namespaces::ForkedChild;
-use offleash_sys::process;
 use rustix::process::Pid;
 
 use crate::error::IsolationError;
-use crate::guest_link::{GuestLink, running};
+use crate::guest_link::GuestLink;
 use crate::limits::{LimitWatcher, TmpfsMounts};
-use crate::process::running::SandboxParts;
+use crate::process::running::{SandboxParts, end_with_first, mounts_of};
 use crate::sandbox::{EnforcementReport, FinalReport, SandboxEvent};
 use crate::supervised::{LevelHolding, ServedBy, SupervisedSandbox};
 
@@ -115,8 +114,7 @@ impl LevelHolding for RuntimeHolding {
     }
 
     fn keep_mounts(&self) -> Option<OwnedFd> {
-        let namespace = std::fs::File::open(format!("/proc/{}/ns/mnt", self.first.pid.as_raw_pid()));
-        namespace.ok().map(OwnedFd::from)
+        mounts_of(&self.first)
     }
 
     fn why_not_started(&mut self) -> Option<String> {
@@ -130,17 +128,6 @@ impl LevelHolding for RuntimeHolding {
     }
 
     fn end(&mut self, served: &mut ServedBy) -> Result<FinalReport, IsolationError> {
-        let mut last_hits = self.tmpfs.full();
-        last_hits.extend(served.watcher.count_before_the_end(u64::from(served.link.has_failed())));
-        process::kill(self.first.pidfd.as_fd()).map_err(running("kill the first process"))?;
-        let resources = process::reap(self.first.pid).map_err(running("wait for the first process"))?;
-        let denials = served.link.finish()?;
-        let mut last = served
-            .watcher
-            .finish(&resources)
-            .map_err(running("remove the cgroup"))?;
-        last.denials = denials;
-        last.limits_hit.extend(last_hits);
-        Ok(last)
+        end_with_first(&self.first, &mut self.tmpfs, served)
     }
 }

@@ -185,25 +185,39 @@ impl LevelHolding for NamespaceHolding {
     }
 
     fn keep_mounts(&self) -> Option<OwnedFd> {
-        // Not reaped yet, so its number is its own. Where it may not be looked at, nothing is kept.
-        let namespace = std::fs::File::open(format!("/proc/{}/ns/mnt", self.first.pid.as_raw_pid()));
-        namespace.ok().map(OwnedFd::from)
+        mounts_of(&self.first)
     }
 
     fn end(&mut self, served: &mut ServedBy) -> Result<FinalReport, IsolationError> {
-        // The last time that it can be seen.
-        let mut last_hits = self.tmpfs.full();
-        last_hits.extend(served.watcher.count_before_the_end(u64::from(served.link.has_failed())));
-        process::kill(self.first.pidfd.as_fd()).map_err(running("kill the first process"))?;
-        // Returns when every process of the pid namespace is gone: the kernel lets its first one end last.
-        let resources = process::reap(self.first.pid).map_err(running("wait for the first process"))?;
-        let denials = served.link.finish()?;
-        let mut last = served
-            .watcher
-            .finish(&resources)
-            .map_err(running("remove the cgroup"))?;
-        last.denials = denials;
-        last.limits_hit.extend(last_hits);
-        Ok(last)
+        end_with_first(&self.first, &mut self.tmpfs, served)
     }
+}
+
+/// Ends a sandbox with its first process, and removes what it consists of.
+pub(crate) fn end_with_first(
+    first: &ForkedChild,
+    tmpfs: &mut TmpfsMounts,
+    served: &mut ServedBy,
+) -> Result<FinalReport, IsolationError> {
+    // The last time that it can be seen.
+    let mut last_hits = tmpfs.full();
+    last_hits.extend(served.watcher.count_before_the_end(u64::from(served.link.has_failed())));
+    process::kill(first.pidfd.as_fd()).map_err(running("kill the first process"))?;
+    // Returns when every process of the pid namespace is gone: the kernel lets its first one end last.
+    let resources = process::reap(first.pid).map_err(running("wait for the first process"))?;
+    let denials = served.link.finish()?;
+    let mut last = served
+        .watcher
+        .finish(&resources)
+        .map_err(running("remove the cgroup"))?;
+    last.denials = denials;
+    last.limits_hit.extend(last_hits);
+    Ok(last)
+}
+
+/// What is mounted in the namespace of a first process.
+pub(crate) fn mounts_of(first: &ForkedChild) -> Option<OwnedFd> {
+    // Not reaped yet, so its number is its own. Where it may not be looked at, nothing is kept.
+    let namespace = std::fs::File::open(format!("/proc/{}/ns/mnt", first.pid.as_raw_pid()));
+    namespace.ok().map(OwnedFd::from)
 }

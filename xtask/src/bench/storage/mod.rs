@@ -91,7 +91,7 @@ pub(crate) fn run(options: &StorageOptions) -> Result<(), TaskError> {
         figures.extend(bench.checkpoints(&directory, report::LARGE, FILL)?);
     }
     eprintln!("── {BURST} of one snapshot, {} rounds", options.rounds);
-    figures.push(bench.of_a_snapshot(&directory, &daemon)?);
+    figures.push(bench.of_a_snapshot(&directory)?);
     let report = Report {
         machine: Machine::this(),
         rounds: options.rounds,
@@ -265,7 +265,7 @@ impl Bench {
     }
 
     /// Ten sandboxes at once of one snapshot, until the last has answered.
-    fn of_a_snapshot(&self, state: &Path, daemon: &Daemon) -> Result<Figure, TaskError> {
+    fn of_a_snapshot(&self, state: &Path) -> Result<Figure, TaskError> {
         let mut times = Vec::new();
         for _ in 0..self.rounds {
             let line = self.ours(state, &["create", "--snapshot", "kept", "--timeout", "10m"]);
@@ -283,7 +283,6 @@ impl Bench {
                 self.ours(state, &["stop", id?.trim()]).check()?;
             }
         }
-        let _still_there = daemon.pid();
         Ok(Figure::of(report::BURST_OF_SNAPSHOT, times))
     }
 }
