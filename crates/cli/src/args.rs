@@ -18,6 +18,7 @@ mod remote;
 mod serve;
 mod snapshot;
 mod template;
+mod tools;
 mod volume;
 mod words;
 
@@ -40,6 +41,7 @@ pub(crate) use snapshot::{
 pub(crate) use template::{
     TemplateBuildArgs, TemplateCommand, TemplateInspectArgs, TemplateLsArgs, TemplatePruneArgs, TemplateRmArgs,
 };
+pub(crate) use tools::{ToolCallArgs, ToolSourceArgs, ToolsCommand};
 pub(crate) use volume::{
     VolumeCommand, VolumeCpArgs, VolumeCreateArgs, VolumeInspectArgs, VolumeLsArgs, VolumePruneArgs, VolumeResizeArgs,
     VolumeRmArgs, VolumeSyncArgs,
@@ -132,6 +134,9 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Say what would be decided about a path, variable, limit, system call or connection, and by which rule.
     Explain(ExplainArgs),
+    /// Work with the tools that a policy offers to code in sandboxes.
+    #[command(subcommand)]
+    Tools(ToolsCommand),
     /// Work with policy files.
     #[command(subcommand)]
     Policy(PolicyCommand),
@@ -313,6 +318,10 @@ pub(crate) struct SandboxArgs {
     /// Grant a toolchain that lives in a home directory, read-only: pyenv, nvm, uv, cargo, conda …, or a path.
     #[arg(long, value_name = "NAME|PATH")]
     pub(crate) toolchain: Vec<OsString>,
+    /// Grant no more of the policy's tools than this: NAMES [where CONDITION] [calls N] [ask]. Each grant has to be
+    /// provably within what the tool's own entry says.
+    #[arg(long, value_name = "GRANT")]
+    pub(crate) tool_grant: Vec<OsString>,
     /// Grant reading of a host path.
     #[arg(long, value_name = "PATH")]
     pub(crate) read: Vec<OsString>,

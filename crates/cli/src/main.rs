@@ -21,6 +21,7 @@ mod specify;
 mod supervise;
 mod template;
 mod terminal;
+mod tools;
 mod volume;
 mod warm;
 
@@ -131,6 +132,7 @@ fn any() -> ExitCode {
         Command::Port(port) => remote::port(&port, state),
         Command::Doctor(options) => doctor::doctor(&options, state),
         Command::Explain(question) => explain::explain(&question),
+        Command::Tools(command) => tools::tools(&command),
         Command::Policy(PolicyCommand::Check(check)) => explain::check_policy(&check),
         Command::Policy(PolicyCommand::Keys) => explain::list_policy_keys(),
         Command::Audit(audit) => audit::audit(&audit, state),

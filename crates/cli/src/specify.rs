@@ -17,6 +17,7 @@ use offleash_core::spec::{
 };
 use offleash_core::template::TemplateName;
 use offleash_core::text::Text;
+use offleash_core::tool::ToolGrant;
 use offleash_core::units::Bytes;
 use offleash_core::volume::{VolumeKey, VolumeName, VolumeNameError};
 use offleash_core::{srt, trust};
@@ -119,6 +120,9 @@ fn apply_flags(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Fa
         spec.tmpfs.push(tmpfs_of(text)?);
     }
     spec.toolchains.extend(arguments.toolchain.iter().cloned());
+    if let Some(grants) = tool_grants(&arguments.tool_grant)? {
+        spec.tool_grants = Some(grants);
+    }
     for (flag, texts, list) in [
         ("--read", &arguments.read, &mut spec.paths.read),
         ("--deny", &arguments.deny, &mut spec.paths.deny),
@@ -150,6 +154,16 @@ fn apply_flags(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Fa
         })?;
     }
     network::apply_flags(&arguments.network, spec)
+}
+
+/// What flags grant, if any do.
+pub(crate) fn tool_grants(texts: &[OsString]) -> Result<Option<Vec<ToolGrant>>, Failure> {
+    let one = |text: &OsString| {
+        let grant = text.to_string_lossy().parse::<ToolGrant>();
+        grant.map_err(|error| bad_flag("--tool-grant", text, &error))
+    };
+    let grants: Vec<ToolGrant> = texts.iter().map(one).collect::<Result<_, _>>()?;
+    Ok((!grants.is_empty()).then_some(grants))
 }
 
 fn apply_level(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Failure> {

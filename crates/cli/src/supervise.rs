@@ -19,6 +19,7 @@ use offleash_supervisor::service::answer::LaunchAnswer;
 use offleash_supervisor::service::hold;
 use offleash_supervisor::service::local::{LocalOrder, LocalSpec, hold_local};
 use offleash_supervisor::service::order::SupervisorOrder;
+use offleash_supervisor::tools::{self, ToolsOrder};
 
 use crate::args::{Arguments, Command, McpArgs, PullArg, RegistryArgs};
 use crate::failure::{EXIT_FAILURE, Failure};
@@ -43,6 +44,7 @@ pub(crate) fn supervise(mut words: impl Iterator<Item = OsString>) -> ExitCode {
         (Some(SupervisorRole::BuildTemplate), None) => alone(template::builder),
         (Some(SupervisorRole::FetchImage), None) => alone(fetch_image),
         (Some(SupervisorRole::SyncVolume), None) => alone(sync_volume),
+        (Some(SupervisorRole::ServeTools), None) => serve_tools(),
         _ => Failure::new("expected the role of a process that offleash starts itself")
             .with_hint("`offleash run` runs a command")
             .print(),
@@ -200,6 +202,18 @@ fn sync_volume() -> ExitCode {
         }
         Err(failure) => failure.print(),
     }
+}
+
+/// Takes calls of tools for a sandbox, whose socket is descriptor 3, and says at its end how often each was called.
+fn serve_tools() -> ExitCode {
+    let order = match read_order::<ToolsOrder>() {
+        Ok(order) => order,
+        Err(failure) => return failure.print(),
+    };
+    let calls = offleash_sys::spawn::adopt_descriptor(3).map_err(io::Error::from);
+    let served = calls.and_then(|calls| tools::serve(order, calls));
+    let told = served.and_then(|report| terminal::answer_and_leave(&frame(&report)?));
+    exit_code(told.is_ok())
 }
 
 /// Makes a snapshot of what a sandbox wrote, in steps. What is written to descriptor 3 says that the sandbox stands still.

@@ -56,7 +56,7 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 75] = [
+const COMMANDS: [&[&str]; 78] = [
     &[],
     &["run"],
     &["diff"],
@@ -96,6 +96,9 @@ const COMMANDS: [&[&str]; 75] = [
     &["explain", "limit"],
     &["explain", "syscall"],
     &["explain", "connect"],
+    &["tools"],
+    &["tools", "ls"],
+    &["tools", "call"],
     &["policy"],
     &["policy", "check"],
     &["policy", "keys"],

@@ -15,7 +15,7 @@ use offleash_sys::seccomp;
 use serde_json::Value;
 
 /// Which rooms a room uses, as in ARCHITECTURE.md; an arrow that is not drawn there is not allowed in advance either.
-const ARROWS: [(&str, &[&str]); 15] = [
+const ARROWS: [(&str, &[&str]); 16] = [
     ("core", &[]),
     ("protocol", &[]),
     ("sys", &[]),
@@ -25,6 +25,7 @@ const ARROWS: [(&str, &[&str]); 15] = [
     ("gateway", &["core", "sys"]),
     ("images", &["core", "store", "sys"]),
     ("buckets", &["core", "images", "store"]),
+    ("tools", &["core", "images", "protocol"]),
     ("interpreter", &["core"]),
     ("planner", &["core", "isolation", "protocol", "store", "sys"]),
     (
@@ -40,6 +41,7 @@ const ARROWS: [(&str, &[&str]); 15] = [
             "protocol",
             "store",
             "sys",
+            "tools",
         ],
     ),
     (

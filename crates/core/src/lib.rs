@@ -28,6 +28,7 @@ pub mod spec;
 pub mod srt;
 pub mod template;
 pub mod text;
+pub mod tool;
 pub mod trust;
 pub mod trusted;
 pub mod units;

@@ -23,16 +23,19 @@ use crate::spec::{
     IdChoice, MAX_WARM, MountAccess, MountSpec, NetworkSpec, SandboxSpec, TmpfsSpec, VolumeMount, WorkspaceMode,
 };
 use crate::text::Text;
+use crate::tool::{DeclaredTool, ToolGrant};
 use crate::units::{Bytes, Millis};
 use crate::volume::{VolumeKey, VolumeName};
 use crate::written::{self, WrongText, all};
 
 mod network;
 mod reference;
+mod tools;
 
 pub use reference::{KeyDoc, reference};
 
 use network::NetworkValue;
+use tools::ToolEntry;
 
 /// What a policy says; what it does not mention stays as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -67,6 +70,10 @@ pub struct Policy {
     pub ids: Option<IdChoice>,
     /// Whether processes may trace each other.
     pub allow_ptrace: Option<bool>,
+    /// Tools that code inside may call.
+    pub tools: Vec<DeclaredTool>,
+    /// What is granted of tools.
+    pub tool_grants: Option<Vec<ToolGrant>>,
     /// How many sandboxes wait for later runs.
     pub warm: Option<u8>,
     /// When sandboxes of a server sleep, and when checkpoints of them are made; of no run.
@@ -162,6 +169,10 @@ impl Policy {
         spec.volumes.extend_from_slice(&self.volumes);
         spec.tmpfs.extend_from_slice(&self.tmpfs);
         spec.toolchains.extend_from_slice(&self.toolchains);
+        spec.tools.extend_from_slice(&self.tools);
+        if let Some(grants) = &self.tool_grants {
+            spec.tool_grants = Some(grants.clone());
+        }
         if let Some(allow) = &self.commands.allow {
             spec.commands.allow = Some(allow.clone());
         }
@@ -215,6 +226,8 @@ struct PolicyFile {
     allow_ptrace: Option<bool>,
     warm: Option<Spanned<i64>>,
     toolchains: Vec<String>,
+    tool: Vec<ToolEntry>,
+    tool_grants: Option<Vec<Spanned<String>>>,
     filesystem: FilesystemTable,
     mount: Vec<MountEntry>,
     volume: Vec<VolumeEntry>,
@@ -357,6 +370,12 @@ impl PolicyFile {
                 .into_iter()
                 .map(TmpfsEntry::into_spec)
                 .collect::<Result<_, _>>()?,
+            tools: self
+                .tool
+                .into_iter()
+                .map(ToolEntry::into_tool)
+                .collect::<Result<_, _>>()?,
+            tool_grants: self.tool_grants.as_deref().map(all).transpose()?,
             toolchains: self.toolchains.into_iter().map(OsString::from).collect(),
             commands: CommandRules {
                 allow: self.commands.allow.as_deref().map(all).transpose()?,

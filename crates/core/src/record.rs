@@ -49,8 +49,23 @@ pub struct RunRecord {
     pub changes: Option<ChangeSummary>,
     /// What was asked of the network; absent when there was none.
     pub network: Option<NetworkUse>,
+    /// Tools that were offered, and how often each was called; empty when there were none.
+    pub tools: Vec<ToolUse>,
     /// The image that the root directory was of; absent when it was of none.
     pub image: Option<ImageUse>,
+}
+
+/// How often a tool was called.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ToolUse {
+    /// Its name.
+    pub tool: String,
+    /// Calls that were made, whatever came of them.
+    pub calls: u64,
+    /// Of these, those that failed.
+    pub failed: u64,
+    /// Calls that were refused: by no grant, or for their parameters.
+    pub refused: u64,
 }
 
 /// The image of a run.

@@ -11,6 +11,7 @@ use crate::limits::Limits;
 use crate::path_rules::PathRules;
 use crate::plan::SandboxUser;
 use crate::template::TemplateName;
+use crate::tool::{DeclaredTool, ToolGrant};
 use crate::volume::VolumeKey;
 
 mod network;
@@ -60,6 +61,10 @@ pub struct SandboxSpec {
     pub memory_end: MemoryEnd,
     /// Whose copies its processes may be.
     pub descent: ZygoteRole,
+    /// Tools that code inside may call.
+    pub tools: Vec<DeclaredTool>,
+    /// What is granted of them; all that their owner grants when absent.
+    pub tool_grants: Option<Vec<ToolGrant>>,
     /// How many sandboxes wait, ready, for later runs of the same request: at most [`MAX_WARM`], none by default.
     pub warm: u8,
 }

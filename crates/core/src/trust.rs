@@ -47,6 +47,7 @@ pub fn widened(policy: &Policy) -> Vec<String> {
     keys.extend(list("volume", policy.volumes.iter().map(|mount| &mount.volume)));
     keys.extend(list("tmpfs", larger_tmpfs(policy)));
     keys.extend(list("toolchains", policy.toolchains.iter().map(Text::from)));
+    keys.extend(list("tool", policy.tools.iter().map(|tool| &tool.name)));
     keys.extend(list("env.pass", &policy.env.pass));
     if let Some(network) = &policy.network {
         widened_network(network, &mut keys);

@@ -15,7 +15,7 @@ use crate::connection::{ConnectionError, HostConnection};
 use crate::execution::RunningExec;
 use crate::oom_score::OomScore;
 use crate::processes::{self, GuestRole};
-use crate::{CONTROL, exit, files, rename, sudo, usage};
+use crate::{CONTROL, exit, files, rename, sudo, tools, usage};
 
 /// Streams of ended commands that are kept open for the processes they left behind; beyond, the oldest is closed.
 const MAX_LEFTOVERS: usize = 256;
@@ -240,6 +240,12 @@ impl GuestAgent {
             ToGuest::Rename { user } => {
                 let socket = self.connection.take_descriptor()?;
                 self.rename(socket, user);
+            }
+            ToGuest::Tools => {
+                let socket = self.connection.take_descriptor()?;
+                if tools::start(socket).is_err() {
+                    self.report_problem("calls of tools cannot be taken");
+                }
             }
             ToGuest::Usage => self.connection.send(&FromGuest::UsageReport(usage::measure(self.role))),
             ToGuest::Shutdown => return Err(LoopEnd::Shutdown),

@@ -22,6 +22,7 @@ mod output;
 mod processes;
 mod rename;
 mod sudo;
+mod tools;
 mod usage;
 
 use core::ffi::CStr;
@@ -30,6 +31,9 @@ pub use processes::GuestRole;
 
 /// Number of the control socket, a connected stream socket.
 pub const CONTROL: i32 = 3;
+
+/// The name of the program where it is the guest and not the init of a pid namespace.
+pub const NAME: &[u8] = b"offleash-guest";
 
 /// The argument that makes it a subreaper instead of the init of a pid namespace.
 pub const SUBREAPER: &CStr = c"subreaper";
@@ -58,10 +62,11 @@ pub mod exit {
 /// Serves the host until it is gone; answers the code to exit with.
 ///
 /// The program's only argument is none for the init of a pid namespace, [`SUBREAPER`] otherwise. Under the name `sudo`
-/// it is that program instead.
+/// it is that program instead, and under any other name than its own the command that calls the tool of that name.
 pub fn run(argv: &[&CStr], env: &[&CStr]) -> u8 {
     let name = argv.first().map_or(&b""[..], |name| name.to_bytes());
-    if name.rsplit(|byte| *byte == b'/').next() == Some(sudo::NAME) {
+    let name = name.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    if name == sudo::NAME {
         return sudo::run(argv, env);
     }
     let role = match argv.get(1).copied() {
@@ -71,8 +76,9 @@ pub fn run(argv: &[&CStr], env: &[&CStr]) -> u8 {
             Ok(()) => GuestRole::Init,
             Err(_) => return exit::NOT_STARTED,
         },
-        Some(word) if word == SUBREAPER => GuestRole::Subreaper,
-        _ => return exit::NOT_STARTED,
+        Some(word) if word == SUBREAPER && name == NAME => GuestRole::Subreaper,
+        _ if name == NAME || rustix::process::getpid().as_raw_pid() == 1 => return exit::NOT_STARTED,
+        _ => return tools::run(name, argv),
     };
     match agent::GuestAgent::start(role) {
         Ok(agent) => agent.serve(),

@@ -208,6 +208,13 @@ pub trait Sandbox: Debug {
     /// `Guest` when the sandbox is gone, `Unsupported` where the level cannot.
     fn open_files(&mut self, user: Option<UserIds>) -> Result<OwnedFd, IsolationError>;
 
+    /// Has calls of tools taken from those inside: our end of the socket on which they come, as
+    /// `offleash_protocol::tools` says. To be asked for before any command; once.
+    ///
+    /// # Errors
+    /// `Guest` when the sandbox is gone, `Unsupported` where the level cannot.
+    fn take_tool_calls(&mut self) -> Result<OwnedFd, IsolationError>;
+
     /// Descriptors; when one is readable (or, where `writable` says so, writable), [`Self::turn`] has work.
     ///
     /// Without `take_output` those that only bring output are left out.

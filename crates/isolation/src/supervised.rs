@@ -295,6 +295,17 @@ impl<H: LevelHolding> Sandbox for SupervisedSandbox<H> {
         self.served.link.open_files(user)
     }
 
+    fn take_tool_calls(&mut self) -> Result<OwnedFd, IsolationError> {
+        // The socket that they come through has a name in the network that they are in.
+        if !H::SERVES_FILES {
+            return Err(IsolationError::Unsupported {
+                level: H::LEVEL,
+                operation: "offer tools",
+            });
+        }
+        self.served.link.take_tool_calls()
+    }
+
     fn wait_on(&self, take_output: bool) -> Vec<DescriptorInterest<'_>> {
         let mut interests = self.served.link.wait_on(take_output);
         interests.extend(self.entered.wait_on(take_output));

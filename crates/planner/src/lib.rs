@@ -32,6 +32,7 @@ pub mod system;
 mod tests;
 mod toolchain;
 mod toolchain_names;
+mod tools;
 mod tree;
 mod trust;
 mod view;

@@ -15,7 +15,7 @@ use super::error::PlanError;
 use super::host::{ExecBasis, PlanningHost};
 use super::{
     base_entries, commands, environment, etc, git_system, image, mounts, program_search, reach, rules, system,
-    toolchain, tree, trust, workspace,
+    toolchain, tools, tree, trust, workspace,
 };
 
 /// The name of the machine inside.
@@ -99,7 +99,10 @@ fn resolve_for(
     mounts::add(&spec.mounts, host, workspace.as_deref(), &mut tree)?;
     mounts::add_volumes(&spec.volumes, host, &mut tree)?;
     mounts::add_tmpfs(&spec.tmpfs, &spec.limits, &mut tree)?;
-    let added = toolchain::add(&spec.toolchains, host, workspace.as_deref(), &mut tree)?;
+    let mut added = toolchain::add(&spec.toolchains, host, workspace.as_deref(), &mut tree)?;
+    tree.add_system(tools::entries(&spec.tools));
+    added.path.splice(0..0, tools::directory(&spec.tools));
+    added.variables.extend(tools::variables(&spec.tools));
 
     let home = host.home.as_deref().map(reach::existing);
     let anchors = PatternAnchors {

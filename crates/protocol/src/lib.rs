@@ -19,6 +19,7 @@ mod frame;
 mod message;
 pub mod rename;
 pub mod sudo;
+pub mod tools;
 
 pub use frame::{FrameError, HEADER, MessageDecoder, encode, encode_into};
 pub use message::{

@@ -79,6 +79,9 @@ pub enum ToGuest {
         /// As whom; as the guest itself when absent.
         user: Option<GuestIds>,
     },
+    /// Take calls of tools from those inside and pass them on. The socket for that comes with the first byte of this frame; the
+    /// conversation on it is [`crate::tools`]. If that cannot be, it is closed.
+    Tools,
     /// Answer with [`FromGuest::UsageReport`].
     Usage,
     /// Kill everything and exit.

@@ -21,6 +21,7 @@ pub mod run_client;
 mod sandbox_loop;
 pub mod service;
 pub mod templates;
+pub mod tools;
 pub mod volumes;
 
 /// The process of a gateway: what this program is under the name [`gateway_process::PROCESS_NAME`].

@@ -22,7 +22,7 @@ use offleash_core::exec::{ExecEnd, ExecRequest, Stdin, TerminalSize};
 use offleash_core::id::RunId;
 use offleash_core::limits::LimitName;
 use offleash_core::plan::{Environment, Plan, SandboxUser};
-use offleash_core::record::{ChangeSummary, NetworkUse, Outcome, RunRecord};
+use offleash_core::record::{ChangeSummary, NetworkUse, Outcome, RunRecord, ToolUse};
 use offleash_core::spec::{IdChoice, SandboxSpec, WorkspaceMode, WorkspaceSpec};
 use offleash_core::text::Text;
 use offleash_isolation::sandbox::{EnforcementReport, FinalReport};
@@ -50,6 +50,7 @@ pub(crate) use self::secrets::read_file;
 use crate::capture::Capture;
 use crate::run_client::{ExecIo, RunClient, RunOutcome};
 use crate::sandbox_loop::Ending;
+use crate::tools::ToolsProcess;
 use offleash_planner::{ExecBasis, PlanError, PlanningHost};
 
 /// What a command that succeeded is answered with when not everything was written back in mode `rw`.
@@ -274,6 +275,7 @@ struct ExecutedRun {
     outcome: RunOutcome,
     last: FinalReport,
     network: Option<NetworkUse>,
+    tools: Vec<ToolUse>,
     /// What a command that failed tried to reach without a network.
     strays: u64,
 }
@@ -308,11 +310,13 @@ fn carry_out(
         outcome.limits_hit.append(&mut account.limits_hit);
         network::told(account, std::mem::take(&mut setup.outside.published))
     });
+    let tools = running.tools.take().map(ToolsProcess::finish).unwrap_or_default();
     let enforcement = setup.enforcement(&*running.sandbox);
     let executed = ExecutedRun {
         outcome,
         last,
         network,
+        tools,
         strays,
     };
     Ok((executed, enforcement))

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::buckets::SYNC_ROLE;
 use crate::images::FETCH_ROLE;
 use crate::templates::BUILD_ROLE;
+use crate::tools::TOOLS_ROLE;
 
 /// A role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,10 +38,12 @@ pub enum SupervisorRole {
     FetchImage,
     /// Brings a volume and its bucket to the same.
     SyncVolume,
+    /// Takes calls of tools for a sandbox.
+    ServeTools,
 }
 
 impl SupervisorRole {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Sandbox,
         Self::Local,
         Self::Prewarmed,
@@ -51,6 +54,7 @@ impl SupervisorRole {
         Self::BuildTemplate,
         Self::FetchImage,
         Self::SyncVolume,
+        Self::ServeTools,
     ];
 
     /// Its word behind the command.
@@ -66,6 +70,7 @@ impl SupervisorRole {
             Self::BuildTemplate => BUILD_ROLE,
             Self::FetchImage => FETCH_ROLE,
             Self::SyncVolume => SYNC_ROLE,
+            Self::ServeTools => TOOLS_ROLE,
         }
     }
 

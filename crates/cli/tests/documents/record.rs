@@ -83,6 +83,7 @@ fn kind_in_json(kind: &str) -> &'static str {
         "Option<ChangeSummary>" => "[change summary](#changesummary) or null",
         "Option<NetworkUse>" => "[use of the network](#networkuse) or null",
         "Option<NetworkLoss>" => "[loss of the network](#networkloss) or null",
+        "Vec<ToolUse>" => "list of [uses of tools](#tooluse)",
         "Option<ImageUse>" => "[image](#imageuse) or null",
         "Vec<PublishedPort>" => "list of [published ports](#publishedport)",
         "Vec<InboundConnection>" => "list of [inbound connections](#inboundconnection)",
@@ -144,6 +145,7 @@ fn record_document() -> String {
         "PublishedPort",
         "InboundConnection",
         "NetworkLoss",
+        "ToolUse",
         "ImageUse",
     ] {
         let Described { doc, fields, .. } = find(name);

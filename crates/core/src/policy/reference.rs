@@ -21,7 +21,7 @@ pub struct KeyDoc {
 const PATHS: &str = "list of path patterns";
 
 /// Key, kind, default, sentence, example.
-const KEYS: [(&str, &str, &str, &str, &str); 46] = [
+const KEYS: [(&str, &str, &str, &str, &str); 59] = [
     (
         "level",
         "word",
@@ -321,6 +321,85 @@ const KEYS: [(&str, &str, &str, &str, &str); 46] = [
     ),
     ("commands", "table", "{}", "which executables may be run", "{}"),
     ("env", "table", "{}", "which variables the sandbox sees", "{}"),
+    (
+        "tool[].name",
+        "name",
+        "required",
+        "the name of a tool that code inside may call: a command, and a function of the Python and Node.js module `offleash_tools`",
+        "\"search\"",
+    ),
+    (
+        "tool[].description",
+        "text",
+        "none",
+        "what it does, for whoever writes the code",
+        "\"Searches the catalogue.\"",
+    ),
+    (
+        "tool[].parameters",
+        "table",
+        "any object",
+        "JSON schema of its parameters",
+        "{ type = \"object\", required = [\"query\"] }",
+    ),
+    (
+        "tool[].program",
+        "list of words",
+        "none",
+        "a program of yours that is called outside: parameters as JSON on standard input, the answer on standard output",
+        "[\"/srv/bin/search\"]",
+    ),
+    (
+        "tool[].url",
+        "URL",
+        "none",
+        "an endpoint to which parameters are posted as JSON; without TLS only one on this machine",
+        "\"http://127.0.0.1:8080/search\"",
+    ),
+    (
+        "tool[].headers",
+        "table of strings",
+        "{}",
+        "headers of such a request: a value, or where it is (env:VARIABLE or file:PATH)",
+        "{ authorization = \"env:SEARCH_TOKEN\" }",
+    ),
+    (
+        "tool[].mcp",
+        "list of words",
+        "none",
+        "a server of MCP that is started outside and spoken to over its standard streams",
+        "[\"my-mcp-server\"]",
+    ),
+    (
+        "tool[].mcp_tool",
+        "name",
+        "the tool's name",
+        "which of its tools is called",
+        "\"search\"",
+    ),
+    ("tool[].timeout", "time", "60s", "how long a call may take", "\"10s\""),
+    (
+        "tool[].where",
+        "condition",
+        "always",
+        "what parameters have to be: comparisons (<, <=, >, >=, ==, !=, in, not in, prefix, below, exists) with `and`, `or` and parentheses; a missing parameter passes none",
+        "\"amount <= 1000 and currency in [EUR, USD]\"",
+    ),
+    ("tool[].calls", "number", "any", "how many calls there may be", "10"),
+    (
+        "tool[].ask",
+        "boolean",
+        "false",
+        "whether a person is asked about each call; where nobody is there to ask it is refused",
+        "true",
+    ),
+    (
+        "tool_grants",
+        "list of NAMES [where CONDITION] [calls N] [ask]",
+        "what the tools say",
+        "what is granted of the tools: each has to be provably within what a tool says itself, and what none grants is refused",
+        "[\"search calls 5\", \"pay where amount <= 5\"]",
+    ),
 ];
 
 /// Every key, tables first, each followed by what is in it.

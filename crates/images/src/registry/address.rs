@@ -76,7 +76,8 @@ impl RegistryAddress {
         }
     }
 
-    pub(crate) fn is_encrypted(&self) -> bool {
+    /// Whether it is asked over TLS.
+    pub fn is_encrypted(&self) -> bool {
         self.is_encrypted
     }
 
@@ -112,7 +113,7 @@ impl RegistryAddress {
     }
 
     /// Whether it is on this machine by its name alone.
-    pub(crate) fn is_loopback(&self) -> bool {
+    pub fn is_loopback(&self) -> bool {
         let is_name = self.host == "localhost" || self.host.ends_with(".localhost");
         is_name || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
     }

@@ -233,9 +233,19 @@ impl GuestLink {
 
     /// As [`Sandbox::open_files`](crate::sandbox::Sandbox::open_files).
     pub(crate) fn open_files(&mut self, user: Option<UserIds>) -> Result<OwnedFd, IsolationError> {
-        let (ours, theirs) = socket::stream_pair().map_err(running("make a socket for files"))?;
+        self.send_with_socket(&ToGuest::Files { user: user.map(ids_of) })
+    }
+
+    /// As [`Sandbox::take_tool_calls`](crate::sandbox::Sandbox::take_tool_calls).
+    pub(crate) fn take_tool_calls(&mut self) -> Result<OwnedFd, IsolationError> {
+        self.send_with_socket(&ToGuest::Tools)
+    }
+
+    /// Sends a message that one end of a new socket goes with; answers the other.
+    fn send_with_socket(&mut self, message: &ToGuest) -> Result<OwnedFd, IsolationError> {
+        let (ours, theirs) = socket::stream_pair().map_err(running("make a socket for the guest"))?;
         self.attached.push_back((self.outbox.len(), theirs));
-        let sent = self.send(&ToGuest::Files { user: user.map(ids_of) });
+        let sent = self.send(message);
         if self.gone || self.control.is_none() {
             return Err(IsolationError::Guest {
                 reason: "the sandbox is gone".to_owned(),

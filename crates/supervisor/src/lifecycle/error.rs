@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use super::secrets::SecretsError;
 use crate::templates::TemplateError;
+use crate::tools::ToolsError;
 use offleash_planner::PlanError;
 use offleash_planner::base::BaseError;
 
@@ -36,6 +37,9 @@ pub enum LifecycleError {
     /// A volume cannot be used.
     #[error(transparent)]
     Volume(#[from] VolumeError),
+    /// Tools cannot be offered.
+    #[error(transparent)]
+    Tools(#[from] ToolsError),
     /// There is no such user inside.
     #[error(transparent)]
     User(#[from] UnknownUser),
@@ -111,6 +115,7 @@ impl LifecycleError {
             Self::Image(error) => Some(error),
             Self::Template(error) => Some(error),
             Self::Volume(error) => Some(error),
+            Self::Tools(error) => Some(error),
             Self::User(error) => Some(error),
             Self::Plan(error) => Some(error),
             Self::Isolation(error) => Some(error),

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::Instant;
 
 use offleash_core::plan::Plan;
-use offleash_core::record::{DenialRecord, Outcome};
+use offleash_core::record::{DenialRecord, Outcome, ToolUse};
 use offleash_gateway::Account;
 use offleash_isolation::sandbox::EnforcementReport;
 
@@ -23,6 +23,7 @@ pub(crate) struct KeptSandbox<'a> {
     pub(crate) ended: &'a Ended,
     pub(crate) denials: Vec<DenialRecord>,
     pub(crate) account: Option<Account>,
+    pub(crate) tools: Vec<ToolUse>,
 }
 
 /// Keeps or writes back what changed in the workspace, and puts the sandbox on record as a run.
@@ -45,6 +46,7 @@ pub(crate) fn record_kept(kept: KeptSandbox<'_>) -> Result<RunReport, LifecycleE
         denials: kept.denials,
         changes: settled.changes,
         network: kept.account.map(|account| network::told(account, published)),
+        tools: kept.tools,
     };
     let record = facts.into_record(&ended);
     audit::ended(&ended.state, &record)?;

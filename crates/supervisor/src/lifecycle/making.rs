@@ -26,6 +26,7 @@ use super::secrets;
 use super::{LifecycleError, OwnRoot, open_state, this_host};
 use crate::service::zygote;
 use crate::templates;
+use crate::tools::{self, ToolsOrder, ToolsProcess};
 use crate::volumes::HeldVolumes;
 use offleash_planner::base::kept_build;
 use offleash_planner::{self, ExecBasis, PlanError, PlanningHost};
@@ -173,6 +174,8 @@ pub(crate) struct RunningSandbox {
     pub(crate) sandbox: Box<dyn Sandbox>,
     /// What serves its network, if it has one.
     pub(crate) gateway: Option<Gateway>,
+    /// Who takes calls of its tools, if it has any.
+    pub(crate) tools: Option<ToolsProcess>,
     /// An interpreter that waits in it, to be the command if it can.
     pub(crate) preload: Option<Preload>,
 }
@@ -420,9 +423,15 @@ impl SandboxSetup {
             Some(sockets) => Some(network::start(&spec.network, &plan.limits, outside, sockets)?),
             None => None,
         };
+        let order = ToolsOrder {
+            tools: spec.tools.clone(),
+            grants: spec.tool_grants.clone(),
+        };
+        let tools = tools::start(order, &mut *sandbox)?;
         Ok(RunningSandbox {
             sandbox,
             gateway,
+            tools,
             preload: None,
         })
     }

@@ -145,6 +145,7 @@ impl PrewarmedSandbox {
         let has_layer_of_its_own = !matches!(spec.root, RootChoice::Base { layer: Some(_), .. });
         has_layer_of_its_own
             && !spec.network.needs_gateway()
+            && spec.tools.is_empty()
             && level::choose(spec).is_ok_and(|level| level == Level::Process)
     }
 

@@ -11,6 +11,7 @@ use offleash_core::limits::{LimitName, Limits};
 use offleash_core::plan::Plan;
 use offleash_core::record::{
     ChangeSummary, DenialRecord, LimitEffect, LimitHit, NetworkUse, Outcome, RECORD_VERSION, RunRecord, RunUsage,
+    ToolUse,
 };
 use offleash_core::text::Text;
 use offleash_isolation::limits::LargestFile;
@@ -45,6 +46,7 @@ pub(super) struct RecordFacts<'a> {
     pub(super) denials: Vec<DenialRecord>,
     pub(super) changes: Option<ChangeSummary>,
     pub(super) network: Option<NetworkUse>,
+    pub(super) tools: Vec<ToolUse>,
 }
 
 impl RecordFacts<'_> {
@@ -69,6 +71,7 @@ impl RecordFacts<'_> {
             denials: denials(ended.spec.env.withheld(&ended.host.env), self.denials),
             changes: self.changes,
             network: self.network,
+            tools: self.tools,
             image: images::used(&ended.spec.root),
         }
     }
@@ -94,6 +97,7 @@ pub(super) fn of_run(
         outcome: run,
         mut last,
         network,
+        tools,
         ..
     } = executed;
     last.limits_hit.extend(told_by_code(&outcome, &plan.limits));
@@ -109,6 +113,7 @@ pub(super) fn of_run(
         denials: last.denials,
         changes,
         network,
+        tools,
     };
     facts.into_record(ended)
 }
@@ -404,6 +409,7 @@ fn without_sandbox(request: &RunRequest, id: RunId, level: Level, outcome: Outco
         denials: Vec::new(),
         changes: None,
         network: None,
+        tools: Vec::new(),
         image: images::used(&request.spec.root),
     }
 }

@@ -119,6 +119,7 @@ pub fn hold_local(
             ended,
             denials: remains.denials,
             account: remains.network,
+            tools: remains.tools,
         })
         .map(Some);
     });

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use offleash_core::exec::ExecEvent;
 use offleash_core::log_level::LogLevel;
-use offleash_core::record::{DenialRecord, LimitEffect, LimitHit};
+use offleash_core::record::{DenialRecord, LimitEffect, LimitHit, ToolUse};
 use offleash_core::spec::ZygoteRole;
 use offleash_gateway::{Account, Gateway};
 use offleash_isolation::error::IsolationError;
@@ -34,6 +34,7 @@ use super::users::Users;
 use super::zygote;
 use crate::lifecycle::making::RunningSandbox;
 use crate::sandbox_loop::{Ending, Lingering, LoopSandbox, SandboxClient, SandboxLoop, WaitList, linger};
+use crate::tools::ToolsProcess;
 use offleash_core::error::with_causes;
 
 /// The most connections at once; others wait in the socket's queue.
@@ -76,6 +77,8 @@ pub(super) struct EndRemains {
     pub(super) denials: Vec<DenialRecord>,
     /// What was asked of the network, if there was one.
     pub(super) network: Option<Account>,
+    /// How often each of its tools was called.
+    pub(super) tools: Vec<ToolUse>,
 }
 
 /// What the sandbox may use, as it is told.
@@ -345,7 +348,10 @@ impl SocketClients {
     /// Ends the sandbox, and says how it ended.
     fn end(&mut self, running: RunningSandbox, reason: EndReason) -> (Ended, EndRemains) {
         let RunningSandbox {
-            mut sandbox, gateway, ..
+            mut sandbox,
+            gateway,
+            tools,
+            ..
         } = running;
         // What kept it from ending in good order is the kernel's, and of no use to clients.
         let last = sandbox.kill().unwrap_or_else(|_| FinalReport::default());
@@ -374,7 +380,15 @@ impl SocketClients {
             out_of_memory: last.out_of_memory,
         };
         let denials = last.denials;
-        (ended, EndRemains { denials, network })
+        let tools = tools.map(ToolsProcess::finish).unwrap_or_default();
+        (
+            ended,
+            EndRemains {
+                denials,
+                network,
+                tools,
+            },
+        )
     }
 
     fn say_farewell(&mut self, ended: &Ended) {

@@ -1,0 +1,192 @@
+//! Tools of a sandbox: a process of ours takes the calls, since it waits for programs and servers of the owner's, which whoever
+//! holds the sandbox does not.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use offleash_core::error::{ErrorKind, Explained};
+use offleash_core::record::ToolUse;
+use offleash_core::tool::{DeclaredTool, ToolGrant};
+use offleash_isolation::error::IsolationError;
+use offleash_isolation::limits::SUPERVISE_COMMAND;
+use offleash_isolation::sandbox::Sandbox;
+use offleash_protocol::Dialogue;
+pub use offleash_protocol::tools::{CommandAnswer, MAX_REQUEST};
+use offleash_sys::spawn::{OrphanFate, SessionChoice, SpawnCommand, spawn};
+pub use offleash_tools::{DeskStep, ToolDesk, ToolSetupError};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
+use serde::{Deserialize, Serialize};
+use std::os::unix::ffi::OsStringExt as _;
+
+use crate::frames::{only, order_file};
+
+/// The role of a process that takes calls of tools.
+pub const TOOLS_ROLE: &str = "serve-tools";
+
+/// Our program, as this process has it.
+const SELF: &[u8] = b"/proc/self/exe";
+
+/// What tools a sandbox has.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ToolsOrder {
+    /// Those that are declared.
+    pub tools: Vec<DeclaredTool>,
+    /// What is granted of them; all that their owner grants when absent.
+    pub grants: Option<Vec<ToolGrant>>,
+}
+
+impl Dialogue for ToolsOrder {
+    const MAX_FRAME: usize = 16 * 1024 * 1024;
+}
+
+/// How often each was called.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct ToolsReport {
+    /// Tool by tool.
+    pub uses: Vec<ToolUse>,
+}
+
+impl Dialogue for ToolsReport {
+    const MAX_FRAME: usize = 64 * 1024;
+}
+
+/// Why a sandbox has no tools.
+#[derive(Debug, thiserror::Error)]
+pub enum ToolsError {
+    /// They cannot be offered.
+    #[error("tools cannot be offered: {0}")]
+    Setup(#[from] ToolSetupError),
+    /// The sandbox takes no calls.
+    #[error("tools cannot be offered")]
+    Sandbox(#[source] IsolationError),
+    /// There is no process for them.
+    #[error("tools cannot be offered: starting their process")]
+    Start(#[source] io::Error),
+}
+
+impl Explained for ToolsError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Setup(_) => ErrorKind::Invalid,
+            Self::Sandbox(error) => error.kind(),
+            Self::Start(_) => ErrorKind::Internal,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Setup(_) => Some("`offleash policy keys` says what `[[tool]]` and `tool_grants` take".to_owned()),
+            Self::Sandbox(error) => error.hint(),
+            Self::Start(_) => None,
+        }
+    }
+}
+
+/// The process that takes calls for a sandbox. Dropped, it is ended.
+#[derive(Debug)]
+pub(crate) struct ToolsProcess {
+    process: OwnedFd,
+    answer: File,
+}
+
+impl ToolsOrder {
+    /// The judge of its calls.
+    ///
+    /// # Errors
+    /// When they cannot be offered.
+    pub fn desk(self) -> Result<ToolDesk, ToolSetupError> {
+        ToolDesk::new(self.tools, self.grants)
+    }
+}
+
+/// Has calls of a sandbox taken; nothing is started for one without tools.
+pub(crate) fn start(order: ToolsOrder, sandbox: &mut dyn Sandbox) -> Result<Option<ToolsProcess>, ToolsError> {
+    if order.tools.is_empty() && order.grants.is_none() {
+        return Ok(None);
+    }
+    // What is wrong with them is said before anything runs.
+    order.clone().desk()?;
+    let calls = sandbox.take_tool_calls().map_err(ToolsError::Sandbox)?;
+    ToolsProcess::start(&order, &calls).map(Some).map_err(ToolsError::Start)
+}
+
+impl ToolsProcess {
+    fn start(order: &ToolsOrder, calls: &OwnedFd) -> io::Result<Self> {
+        let order = order_file(order)?;
+        let (answer, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+        let null = File::options().write(true).open("/dev/null")?;
+        // The owner's programs have the owner's variables.
+        let env: Vec<_> = std::env::vars_os()
+            .map(|(name, value)| (name.into_vec(), value.into_vec()))
+            .collect();
+        let directory = std::env::current_dir().map_or_else(|_| b"/".to_vec(), |path| path.into_os_string().into_vec());
+        let spawned = spawn(&SpawnCommand {
+            argv: &[SELF.to_vec(), SUPERVISE_COMMAND.into(), TOOLS_ROLE.into()],
+            env: &env,
+            cwd: Some(&directory),
+            descriptors: &[order.as_fd(), theirs.as_fd(), null.as_fd(), calls.as_fd()],
+            user: None,
+            session: SessionChoice::New,
+            orphaned: OrphanFate::Dies,
+        })
+        .map_err(io::Error::other)?;
+        // Not reaped yet, so its number is still its own.
+        let pid = Pid::from_raw(spawned.pid.max(0)).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Self {
+            process: pidfd_open(pid, PidfdFlags::empty())?,
+            answer: answer.into(),
+        })
+    }
+
+    /// How often each tool was called; the sandbox is gone, so the process ends by itself.
+    pub(crate) fn finish(mut self) -> Vec<ToolUse> {
+        let mut text = Vec::new();
+        let most = u64::try_from(ToolsReport::MAX_FRAME).unwrap_or(u64::MAX) + 64;
+        let read = (&mut self.answer).take(most).read_to_end(&mut text);
+        let report = read.and_then(|_| only::<ToolsReport>(&text));
+        report.unwrap_or_default().uses
+    }
+}
+
+impl Drop for ToolsProcess {
+    fn drop(&mut self) {
+        // It has ended, or is of no more use; killed, it ends at once.
+        let _killed = offleash_sys::process::kill(self.process.as_fd());
+        let _reaped = waitid(WaitId::PidFd(self.process.as_fd()), WaitIdOptions::EXITED);
+    }
+}
+
+/// Takes calls at descriptor 3 until the sandbox is gone: what a process of [`TOOLS_ROLE`] does.
+///
+/// # Errors
+/// When there is no such socket, or they cannot be offered.
+pub fn serve(order: ToolsOrder, calls: OwnedFd) -> io::Result<ToolsReport> {
+    let mut desk = order.desk().map_err(io::Error::other)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        rustix::io::ioctl_fionbio(&calls, true)?;
+        let socket = tokio::net::UnixStream::from_std(calls.into())?;
+        // However it ends, what was called was called.
+        let _ended = offleash_tools::serve(&mut desk, socket).await;
+        Ok(ToolsReport { uses: desk.uses() })
+    })
+}
+
+/// Makes one call for the owner, judged as one from a sandbox; answers the bytes for it.
+///
+/// # Errors
+/// When nothing can be called.
+pub fn call_once(order: ToolsOrder, request: &[u8]) -> Result<Vec<u8>, ToolsError> {
+    let mut desk = order.desk()?;
+    let judged = match desk.take(request) {
+        DeskStep::Answer(answer) => return Ok(answer),
+        DeskStep::Call(judged) => judged,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(ToolsError::Start)?;
+    Ok(runtime.block_on(offleash_tools::make(&mut desk, &judged)))
+}

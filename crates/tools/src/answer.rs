@@ -1,0 +1,105 @@
+//! What a call is answered.
+
+use offleash_protocol::tools::{CommandAnswer, MAX_ANSWER};
+use serde_json::{Value, json};
+
+/// Why a call has no result.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallFailure {
+    /// There is no such tool.
+    #[error("there is no tool `{0}` here")]
+    Unknown(String),
+    /// The request or its parameters are not what the tool takes.
+    #[error("{0}")]
+    Invalid(String),
+    /// No grant allows it.
+    #[error("refused: {0}")]
+    Refused(String),
+    /// The tool failed.
+    #[error("{0}")]
+    Failed(String),
+    /// The tool did not answer in time.
+    #[error("the tool did not answer within {0}")]
+    TimedOut(offleash_core::units::Millis),
+}
+
+impl CallFailure {
+    /// A word for it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Unknown(_) => "unknown_tool",
+            Self::Invalid(_) => "invalid",
+            Self::Refused(_) => "refused",
+            Self::Failed(_) => "failed",
+            Self::TimedOut(_) => "timeout",
+        }
+    }
+
+    /// The exit code of a command that fails so.
+    fn status(&self) -> u8 {
+        match self {
+            Self::Unknown(_) => 127,
+            Self::Refused(_) => 126,
+            Self::TimedOut(_) => 124,
+            Self::Invalid(_) => 2,
+            Self::Failed(_) => 1,
+        }
+    }
+}
+
+/// In which form a caller wants its answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum AnswerForm {
+    /// As JSON.
+    Json,
+    /// As what the command of this tool writes.
+    Command(String),
+}
+
+/// The bytes of an answer, no more than may be.
+pub(crate) fn answer(form: &AnswerForm, outcome: &Result<Value, CallFailure>) -> Vec<u8> {
+    let bytes = bytes(form, outcome);
+    match bytes.len() > MAX_ANSWER {
+        true => self::bytes(
+            form,
+            &Err(CallFailure::Failed(format!(
+                "the tool's answer is longer than {} MiB",
+                MAX_ANSWER >> 20
+            ))),
+        ),
+        false => bytes,
+    }
+}
+
+fn bytes(form: &AnswerForm, outcome: &Result<Value, CallFailure>) -> Vec<u8> {
+    match (form, outcome) {
+        (AnswerForm::Json, Ok(result)) => json!({ "result": result }).to_string().into_bytes(),
+        (AnswerForm::Json, Err(failure)) => {
+            json!({ "error": { "kind": failure.kind(), "message": failure.to_string() } })
+                .to_string()
+                .into_bytes()
+        }
+        (AnswerForm::Command(_), Ok(result)) => {
+            let mut text = match result {
+                Value::Null => String::new(),
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            if !text.is_empty() && !text.ends_with('\n') {
+                text.push('\n');
+            }
+            let (status, stderr) = (0, &b""[..]);
+            let stdout = text.as_bytes();
+            CommandAnswer { status, stdout, stderr }.to_bytes()
+        }
+        (AnswerForm::Command(tool), Err(failure)) => {
+            let said = format!("{tool}: {failure}\n");
+            CommandAnswer {
+                status: failure.status(),
+                stdout: b"",
+                stderr: said.as_bytes(),
+            }
+            .to_bytes()
+        }
+    }
+}

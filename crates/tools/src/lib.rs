@@ -1,0 +1,16 @@
+//! Tools that run outside on behalf of code in a sandbox: what is asked for is judged ([`ToolDesk`]), and what passes is
+//! made ([`serve`]).
+//!
+//! Requests are of whoever lives in the sandbox, and each is hostile until it was judged. What the judge has read is what is
+//! passed on, written anew: no second reader can understand it otherwise.
+
+mod answer;
+mod arguments;
+mod callers;
+mod desk;
+mod request;
+mod serve;
+
+pub use answer::CallFailure;
+pub use desk::{DeskStep, JudgedCall, ToolDesk, ToolSetupError};
+pub use serve::{make, serve};
