@@ -18,6 +18,7 @@ use offleash_supervisor::lifecycle::{open_existing_state, open_state};
 use offleash_supervisor::templates::{self, BuildRequest, TemplateError, TemplateListing, USUAL_DISK};
 use serde::Serialize;
 
+use self::built::BuiltNames;
 use self::progress::Shown;
 use crate::args::{
     IdsArg, NetworkArgs, TemplateBuildArgs, TemplateCommand, TemplateInspectArgs, TemplateLsArgs, TemplatePruneArgs,
@@ -30,6 +31,7 @@ use crate::terminal::rounded;
 use crate::{image, specify, terminal};
 
 mod builder;
+mod built;
 mod from_image;
 mod progress;
 
@@ -301,15 +303,21 @@ fn failure(error: TemplateError) -> Failure {
 }
 
 fn ls(arguments: &TemplateLsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let listed = match open_existing_state(state)? {
+    let directory = open_existing_state(state)?;
+    let listed = match &directory {
         Some(state) => {
-            templates::clean(&state)?;
-            templates::list(&state)?
+            templates::clean(state)?;
+            templates::list(state)?
         }
         None => Vec::new(),
     };
+    let built = BuiltNames::of(directory.as_ref(), &listed);
     if arguments.json {
-        let shown: Vec<Document<'_>> = listed.iter().map(Document::of).collect();
+        let of = |listing| Document {
+            built_as: built.of_template(listing),
+            ..Document::of(listing)
+        };
+        let shown: Vec<Document<'_>> = listed.iter().map(of).collect();
         terminal::print(&terminal::json_line(&shown)?)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -323,7 +331,7 @@ fn ls(arguments: &TemplateLsArgs, state: Option<&Path>) -> Result<ExitCode, Fail
             (false, false) => "ready",
         };
         table.row([
-            record.name.to_string(),
+            built.of_template(template).unwrap_or_else(|| record.name.to_string()),
             record.built_at.clone(),
             Bytes(rounded(record.bytes)).to_string(),
             state.to_owned(),
@@ -358,6 +366,9 @@ struct Document<'a> {
     recipe: &'a Recipe,
     #[serde(skip_serializing_if = "Option::is_none")]
     image: Option<&'a TemplateImage>,
+    /// Whose it is and what that key calls it, if a key built it: `KEY/NAME:TAG,…`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    built_as: Option<String>,
 }
 
 impl<'a> Document<'a> {
@@ -374,11 +385,17 @@ impl<'a> Document<'a> {
             in_use: listing.in_use,
             recipe: &record.recipe,
             image: record.image.as_ref(),
+            built_as: None,
         }
     }
 }
 
 fn inspect(arguments: &TemplateInspectArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    if let Some(shown) = built::inspect(&arguments.names, state)? {
+        let document = terminal::json_document(&shown).map_err(|error| Failure::from_error(&error))?;
+        terminal::print(&document)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let state = open_existing_state(state)?;
     let found = arguments.names.iter().map(|name| {
         let name = TemplateName::meant_by(name)?;
@@ -395,9 +412,15 @@ fn inspect(arguments: &TemplateInspectArgs, state: Option<&Path>) -> Result<Exit
 }
 
 fn rm(arguments: &TemplateRmArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let (of_keys, own): (Vec<&String>, Vec<&String>) = arguments.names.iter().partition(|name| built::is_of_key(name));
+    let names = own.into_iter().map(|name| TemplateName::meant_by(name));
+    let names: Vec<TemplateName> = names.collect::<Result<_, _>>()?;
+    for name in of_keys {
+        built::remove(name, state)?;
+        terminal::print(format!("{name}\n").as_bytes())?;
+    }
     let state = open_existing_state(state)?;
-    let names = arguments.names.iter().map(|name| TemplateName::meant_by(name));
-    for name in names.collect::<Result<Vec<_>, _>>()? {
+    for name in names {
         match &state {
             Some(state) => {
                 remove(state, &name)?;

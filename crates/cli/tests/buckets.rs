@@ -173,6 +173,24 @@ fn a_sandbox_reads_objects_and_what_it_writes_becomes_some() {
 }
 
 #[test]
+fn tools_for_an_agent_host_have_what_is_in_the_bucket_and_send_what_they_wrote() {
+    let Some(moto) = Moto::start() else { return };
+    moto.put("models/a", "one");
+    let site = site(&moto, &["--bucket", "s3://shop/models"]);
+    let call = |command: &str| json!({ "name": "run_command", "arguments": { "command": command } });
+    let told = support::tools::told(
+        &site,
+        &["-v", "data:/data"],
+        &[call("cat /data/a; echo two >/data/b; env"), call("ls /data")],
+    );
+    assert!(told[0].starts_with("one") && told[1].contains('b'), "{told:?}");
+    for part in PARTS {
+        assert!(!told[0].contains(part), "{told:?}");
+    }
+    assert_eq!(moto.get("models/b").as_deref(), Some("two\n"));
+}
+
+#[test]
 fn sync_goes_both_ways_and_says_what_it_left() {
     let Some(moto) = Moto::start() else { return };
     let site = site(&moto, &["--bucket", "s3://shop"]);

@@ -334,40 +334,12 @@ fn a_python_of_the_host_runs_as_an_image() {
     assert_eq!(stdout(&output), "3 /usr/bin/python3\n", "{}", stderr(&output));
 }
 
-/// What tools for an agent host answer to two calls, one after the other.
-fn told_by_tools(site: &Site, image: &str, calls: &[serde_json::Value]) -> Vec<String> {
-    use std::io::{BufRead as _, Write as _};
-    let mut command = site.offleash(["mcp", "--no-workspace", "--image", image]);
-    command
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::null());
-    let mut child = support::processes::start(&mut command);
-    let mut input = child.stdin.take().unwrap();
-    let mut lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
-    let mut say = |message: serde_json::Value| writeln!(input, "{message}").unwrap();
-    let client = serde_json::json!({ "name": "test", "version": "1" });
-    say(serde_json::json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize",
-        "params": { "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client } }));
-    lines.next().unwrap().unwrap();
-    say(serde_json::json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
-    let mut told = Vec::new();
-    for (number, call) in calls.iter().enumerate() {
-        say(serde_json::json!({ "jsonrpc": "2.0", "id": number + 1, "method": "tools/call", "params": call }));
-        let answer: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
-        told.push(answer["result"]["content"][0]["text"].as_str().unwrap().to_owned());
-    }
-    drop(input);
-    support::processes::wait(&mut child);
-    told
-}
-
 #[test]
 fn tools_for_an_agent_host_work_in_an_image_and_say_what_it_lacks() {
     let Some(site) = with_busybox() else { return };
-    let told = told_by_tools(
+    let told = support::tools::told(
         &site,
-        "localhost/box:t",
+        &["--image", "localhost/box:t"],
         &[
             serde_json::json!({ "name": "run_command", "arguments": { "command": "pwd; cat /etc/replaced; echo $OF_THE_IMAGE" } }),
             serde_json::json!({ "name": "run_code", "arguments": { "code": "1" } }),

@@ -119,6 +119,10 @@ pub struct TemplatesConfig {
     pub code_interpreter: Recipe,
     /// Variables of the build alone.
     pub build_env: Vec<(OsString, OsString)>,
+    /// Whether builds of keys ask the indexes of packages that this machine's configuration names, with its credentials.
+    pub own_indexes: bool,
+    /// How much what one key has built may take on disk before it builds no more, MiB.
+    pub max_mib: u64,
 }
 
 /// Images that callers may use, and how they are pulled.
@@ -334,6 +338,8 @@ impl Default for TemplatesConfig {
             wait: Duration::from_secs(45),
             code_interpreter: Recipe::code_interpreter(),
             build_env: Vec::new(),
+            own_indexes: false,
+            max_mib: 100 * 1024,
         }
     }
 }

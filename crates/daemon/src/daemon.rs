@@ -270,6 +270,7 @@ impl DaemonServices {
             images,
             built,
             Arc::clone(&template_remover),
+            Arc::clone(&volumes),
         ));
         let maker = Arc::new(SandboxMaker::new(
             core.clone(),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use offleash_core::id::RunId;
 use offleash_core::text::Text;
 use offleash_interpreter::contexts::is_driver;
-use offleash_planner::base::{is_kept, keep, scratch_of, stop_keeping};
+use offleash_planner::base::{is_kept, keep, scratch_of, stop_keeping, write_out};
 use offleash_store::{
     DaemonLock, HeldSnapshot, HostIdentity, SandboxDirectories, SnapshotDirectories, StateDirectory, remove_directory,
 };
@@ -168,6 +168,17 @@ impl SandboxHost {
     /// `Short`, `Host`.
     pub(crate) fn keep_files(&self, id: &RunId, build: Option<&str>) -> Result<bool, DaemonError> {
         keep(self.state.path(), id, build).map_err(DaemonError::host("keep the files of a sandbox"))
+    }
+
+    /// Has the files of a sandbox that was put away written out, so that they are there after the machine has failed.
+    ///
+    /// # Errors
+    /// `Short`, `Host`.
+    pub(crate) async fn write_out_files(&self, id: &RunId) -> Result<(), DaemonError> {
+        const TRIED: &str = "write out the files of a sandbox";
+        let (state, id) = (self.state.path().to_owned(), id.clone());
+        let written = blocking(TRIED, move || write_out(&state, &id)).await?;
+        written.map_err(DaemonError::host(TRIED))
     }
 
     /// Has the files of a sandbox go with it again. Where that fails, they are removed when its record is.

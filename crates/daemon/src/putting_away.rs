@@ -164,6 +164,11 @@ impl SandboxKeeper {
             let line = format!("what its supervisor left cannot be removed: {why}");
             core.registry.log(entry.name(), LogLevel::Warn, line);
         }
+        // First the files, then the word that they are kept: who reads that after a failure of the machine finds them.
+        if let Err(error) = core.host.write_out_files(entry.id()).await {
+            let line = format!("its files may not outlive a failure of the machine: {error}");
+            core.registry.log(entry.name(), LogLevel::Warn, line);
+        }
         let put_away = |row: &mut SandboxRow| {
             row.state = SandboxState::PutAway;
             row.supervisor = None;

@@ -27,6 +27,12 @@ pub(crate) fn snapshot_id() -> Result<RunId, DaemonError> {
     })
 }
 
+/// Whether that could be such an id.
+pub(crate) fn is_snapshot_id(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    text.len() == 1 + SANDBOX_ID_DIGITS && text.starts_with('s') && text.bytes().all(is_plain)
+}
+
 /// What a layer is called that is set aside: `x` and 19 characters of `[a-z0-9]`.
 pub(crate) fn layer_id() -> Result<RunId, DaemonError> {
     let id = name('x', SANDBOX_ID_DIGITS)?;

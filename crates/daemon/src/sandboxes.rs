@@ -56,10 +56,32 @@ impl Drop for ResumeReservation<'_> {
     }
 }
 
+/// A build that goes on, and what its commands have of its key's quota, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct BuildReservation {
+    table: Arc<SandboxTable>,
+    build: String,
+    pub(crate) usage: SandboxLimits,
+}
+
+impl Drop for BuildReservation {
+    fn drop(&mut self) {
+        self.table.builds().remove(&self.build);
+    }
+}
+
+#[derive(Debug)]
+struct ReservedBuild {
+    owner: String,
+    usage: SandboxLimits,
+}
+
 /// All sandboxes, by id.
 #[derive(Debug, Default)]
 pub(crate) struct SandboxTable {
     entries: Mutex<BTreeMap<String, Arc<SandboxEntry>>>,
+    /// Builds that go on, by id: they count as sandboxes. Taken after `entries`.
+    builds: Mutex<BTreeMap<String, ReservedBuild>>,
     /// Told when another one may be the next whose time is up.
     end_changed: Notify,
 }
@@ -67,6 +89,47 @@ pub(crate) struct SandboxTable {
 impl SandboxTable {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<SandboxEntry>>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn builds(&self) -> MutexGuard<'_, BTreeMap<String, ReservedBuild>> {
+        self.builds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a build that is about to go on to its owner, unless the quota leaves it less than `least`. It gets what the quota
+    /// leaves of what builds usually have.
+    ///
+    /// # Errors
+    /// `QuotaExceeded`.
+    pub(crate) fn reserve_build(
+        self: &Arc<Self>,
+        build: &str,
+        claim: &SandboxClaim<'_>,
+        least: SandboxLimits,
+    ) -> Result<BuildReservation, DaemonError> {
+        let entries = self.lock();
+        let mut used = QuotaUse::of_volumes(claim.volumes_mib);
+        for entry in entries.values() {
+            let facts = entry.facts();
+            if facts.owner() == Some(claim.owner) {
+                used.add(&facts);
+            }
+        }
+        self.add_builds(claim.owner, &mut used);
+        let usage = used.left(claim.quota, *claim.limits, least);
+        used.check(claim.quota, &usage)?;
+        let owner = claim.owner.to_owned();
+        self.builds().insert(build.to_owned(), ReservedBuild { owner, usage });
+        Ok(BuildReservation {
+            table: Arc::clone(self),
+            build: build.to_owned(),
+            usage,
+        })
+    }
+
+    fn add_builds(&self, owner: &str, used: &mut QuotaUse) {
+        for build in self.builds().values().filter(|build| build.owner == owner) {
+            used.add_build(&build.usage);
+        }
     }
 
     pub(crate) fn get(&self, id: &str) -> Option<Arc<SandboxEntry>> {
@@ -145,7 +208,7 @@ impl SandboxTable {
         entry: &Arc<SandboxEntry>,
     ) -> Result<Reservation, DaemonError> {
         let mut entries = self.lock();
-        if let Some(before) = Self::check(&entries, claim)? {
+        if let Some(before) = self.check(&entries, claim)? {
             return Ok(Reservation::Before(before));
         }
         entries.insert(entry.name().to_owned(), Arc::clone(entry));
@@ -163,7 +226,7 @@ impl SandboxTable {
     ) -> Result<Option<Reservation>, DaemonError> {
         // Held until it is promised, so that it is counted by whoever comes next.
         let entries = self.lock();
-        if let Some(before) = Self::check(&entries, claim)? {
+        if let Some(before) = self.check(&entries, claim)? {
             return Ok(Some(Reservation::Before(before)));
         }
         Ok(take().map(Reservation::Now))
@@ -171,6 +234,7 @@ impl SandboxTable {
 
     /// Fails if something stands against one more; the one that the same request made before, if it did.
     fn check(
+        &self,
         entries: &BTreeMap<String, Arc<SandboxEntry>>,
         claim: &SandboxClaim<'_>,
     ) -> Result<Option<Arc<SandboxEntry>>, DaemonError> {
@@ -197,6 +261,7 @@ impl SandboxTable {
         if all >= claim.max {
             return Err(DaemonError::Full { most: claim.max });
         }
+        self.add_builds(claim.owner, &mut used);
         used.check(claim.quota, claim.limits)?;
         Ok(None)
     }
@@ -219,6 +284,7 @@ impl SandboxTable {
                 used.add(&facts);
             }
         }
+        self.add_builds(owner, &mut used);
         used.check_disk(quota, asked_mib)
     }
 
@@ -241,6 +307,9 @@ impl SandboxTable {
             if facts.owner() == owner.as_deref() {
                 used.add(&facts);
             }
+        }
+        if let Some(owner) = &owner {
+            self.add_builds(owner, &mut used);
         }
         used.check_cpus(quota, &limits)?;
         if !has_memory {
@@ -296,5 +365,57 @@ impl SandboxTable {
             }
         }
         counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim<'a>(quota: &'a Quota, limits: &'a SandboxLimits) -> SandboxClaim<'a> {
+        SandboxClaim {
+            owner: "k",
+            quota,
+            limits,
+            volumes_mib: 100,
+            max: 10,
+            idempotency_key: None,
+            name: None,
+        }
+    }
+
+    #[test]
+    fn a_build_counts_as_a_sandbox_of_its_key_and_has_what_the_quota_leaves() {
+        let table = Arc::new(SandboxTable::default());
+        let usual = SandboxLimits {
+            cpus: 4,
+            memory_mib: 4096,
+            disk_mib: 8192,
+            pids: 100,
+        };
+        let least = SandboxLimits::LEAST;
+        let quota = Quota {
+            sandboxes: Some(2),
+            cpus: Some(3),
+            memory_mib: Some(512),
+            disk_mib: Some(1000),
+        };
+        let first = table.reserve_build("b1", &claim(&quota, &usual), least).unwrap();
+        let SandboxLimits {
+            cpus,
+            memory_mib,
+            disk_mib,
+            ..
+        } = first.usage;
+        assert_eq!((cpus, memory_mib, disk_mib), (3, 512, 900));
+        let refused = |limits: &SandboxLimits| table.check(&table.lock(), &claim(&quota, limits)).is_err();
+        assert!(refused(&least) && table.reserve_build("b2", &claim(&quota, &usual), least).is_err());
+        assert!(table.check_disk("k", &quota, 100, 1).is_err() && table.check_disk("other", &quota, 100, 1).is_ok());
+        drop(first);
+        assert!(!refused(&least));
+        // Without a quota it has what builds have.
+        let none = Quota::default();
+        let usage = table.reserve_build("b3", &claim(&none, &usual), least).unwrap().usage;
+        assert_eq!(usage, usual);
     }
 }

@@ -92,7 +92,8 @@ pub(crate) fn tag_of(text: &str) -> Result<String, DaemonError> {
     }
 }
 
-fn is_id(text: &str) -> bool {
+/// Whether that could be the id of a template of a key.
+pub(crate) fn is_id(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     text.len() == 1 + ID_DIGITS && text.starts_with(ID_LETTER) && text.bytes().all(is_plain)
 }

@@ -226,7 +226,7 @@ mod tests {
     use std::os::unix::fs::{MetadataExt as _, symlink};
 
     use super::*;
-    use crate::unpack::{LayerOwnership, unpack_archive};
+    use crate::unpack::{LayerOwnership, UnpackLimits, unpack_archive};
 
     #[test]
     fn what_is_packed_is_unpacked_as_it_was() {
@@ -265,7 +265,15 @@ mod tests {
         .unwrap();
         assert!(archive.len() < 1 << 20, "holes were written out");
         fs::write(path("archive"), archive).unwrap();
-        unpack_archive(&path("archive"), &path("to"), &path("none"), LayerOwnership::Flat).unwrap();
+        let limits = UnpackLimits::default();
+        unpack_archive(
+            &path("archive"),
+            &path("to"),
+            &path("none"),
+            LayerOwnership::Flat,
+            limits,
+        )
+        .unwrap();
         let read = |name: &str| fs::read_to_string(path("to").join(name)).unwrap();
         assert_eq!(
             (read(".about"), read("usr/bin/tool")),

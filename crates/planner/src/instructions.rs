@@ -35,6 +35,8 @@ chown "$2" "$1" || echo "$1 stays the superuser's: this sandbox has one user"
 
 /// The longest command, path or value.
 const MAX_TEXT: usize = 128 * 1024;
+/// What all variables may take together, bytes: about what a kernel lets a program be started with.
+const MAX_VARIABLES: usize = 1 << 20;
 /// The longest title.
 const MAX_TITLE: usize = 200;
 
@@ -218,6 +220,17 @@ impl Lowering {
             Some((_, own)) => own.clone_from(&value),
             None => self.env.push((name.to_owned(), value.clone())),
         }
+        if self
+            .env
+            .iter()
+            .map(|(name, value)| name.len() + value.len())
+            .sum::<usize>()
+            > MAX_VARIABLES
+        {
+            return Err(format!(
+                "makes all variables together longer than {MAX_VARIABLES} bytes"
+            ));
+        }
         let name = name.to_owned();
         self.step(format!("ENV {name}"), StepAction::Env { name, value });
         Ok(())
@@ -265,8 +278,12 @@ impl Lowering {
         if !text.contains('$') {
             return Ok(text.to_owned());
         }
-        expand_variables(text, &lookup)
-            .map_err(|fault: DockerfileFault| format!("has `{}`: {fault}", text.escape_debug()))
+        let expanded = expand_variables(text, &lookup)
+            .map_err(|fault: DockerfileFault| format!("has `{}`: {fault}", text.escape_debug()))?;
+        match expanded.len() > MAX_TEXT {
+            true => Err(format!("comes to a text of more than {MAX_TEXT} bytes")),
+            false => Ok(expanded),
+        }
     }
 }
 
@@ -345,6 +362,27 @@ mod tests {
             panic!("{found:?}")
         };
         assert_eq!((copy.owner.as_deref(), copy.mode), (Some("app"), Some(0o640)));
+    }
+
+    #[test]
+    fn variables_that_name_one_another_stay_short() {
+        use InstructionKind::{Env, Workdir};
+        let doubled = |times: usize| {
+            let mut all = vec![instruction(Env, &["A", &"x".repeat(1 << 10)])];
+            all.extend(vec![instruction(Env, &["A", "$A$A"]); times]);
+            all
+        };
+        assert!(steps_of(&doubled(7), &InstructionBase::default()).is_ok());
+        let error = steps_of(&doubled(40), &InstructionBase::default()).unwrap_err();
+        assert!(error.number == 9 && error.to_string().contains("more than"), "{error}");
+        // Many long ones, and a path of them.
+        let many: Vec<String> = (0..20).map(|number| format!("A{number}")).collect();
+        let long = "x".repeat(MAX_TEXT);
+        let all: Vec<_> = many.iter().map(|name| instruction(Env, &[name, &long])).collect();
+        let error = steps_of(&all, &InstructionBase::default()).unwrap_err();
+        assert!(error.to_string().contains("together"), "{error}");
+        let path = [all[0].clone(), instruction(Workdir, &["/$A0$A0"])];
+        assert!(steps_of(&path, &InstructionBase::default()).is_err());
     }
 
     #[test]

@@ -46,6 +46,10 @@ pub(super) struct CreateArguments {
     /// Seconds until it is ended unless it is used.
     #[schemars(range(min = 1))]
     pub(super) timeout_seconds: Option<u64>,
+    /// Seconds after which it sleeps if nobody uses it: its files stay, and its next use wakes it; 0 is never.
+    pub(super) idle_seconds: Option<u64>,
+    /// Isolation level, `process` or `container`, where it is to be another than the server's.
+    pub(super) level: Option<String>,
 }
 
 /// Whoever has the sandboxes.

@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use offleash_core::template::TemplateName;
 use offleash_daemon::{
-    Caller, CarriedContexts, CreateRequest, Daemon, ForkRequest, IMAGE_PREFIX, NetworkSettings, SandboxView, Scope,
+    Caller, CarriedContexts, CreateRequest, Daemon, ForkRequest, IMAGE_PREFIX, LEVEL_LABEL, LifecycleRequest,
+    NetworkSettings, SandboxView, Scope,
 };
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -84,6 +85,15 @@ impl SandboxBacking for ServedSandboxes {
             timeout_seconds: Some(new.timeout_seconds.unwrap_or_else(|| self.lifetime())),
             env: new.env.unwrap_or_default(),
             volumes: volumes::mounts(new.volumes),
+            lifecycle: LifecycleRequest {
+                idle: new.idle_seconds.map(Duration::from_secs),
+                ..LifecycleRequest::default()
+            },
+            metadata: new
+                .level
+                .map(|level| (LEVEL_LABEL.to_owned(), level))
+                .into_iter()
+                .collect(),
             network: NetworkSettings {
                 internet: new.internet,
                 ..NetworkSettings::default()

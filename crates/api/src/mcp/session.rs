@@ -313,11 +313,23 @@ fn told_of(opened: &OpenedSandbox) -> String {
 
 impl CreateArguments {
     fn is_usual(&self) -> bool {
-        self.template.is_none()
-            && self.image.is_none()
-            && self.internet.is_none()
-            && self.env.is_none()
-            && self.timeout_seconds.is_none()
+        let Self {
+            template,
+            image,
+            internet,
+            env,
+            volumes,
+            timeout_seconds,
+            idle_seconds,
+            level,
+        } = self;
+        let texts = [template, image, level];
+        let has_numbers = timeout_seconds.is_some() || idle_seconds.is_some();
+        texts.iter().all(|text| text.is_none())
+            && !has_numbers
+            && internet.is_none()
+            && env.is_none()
+            && volumes.is_none()
     }
 }
 
@@ -388,5 +400,28 @@ impl<B: SandboxBacking> ServerHandler for ToolSession<B> {
 impl<B: SandboxBacking> ToolSession<B> {
     fn tools(&self) -> Vec<Tool> {
         definitions::tools(B::CAN_BE_TOLD, B::CAN_FORK, self.backing.longest().as_secs().max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_asked_of_a_sandbox_is_not_usual() {
+        let read = |text: &str| serde_json::from_str::<CreateArguments>(text).unwrap();
+        assert!(read("{}").is_usual());
+        for asked in [
+            r#"{"template":"base"}"#,
+            r#"{"image":"a"}"#,
+            r#"{"internet":false}"#,
+            r#"{"env":{}}"#,
+            r#"{"volumes":[]}"#,
+            r#"{"timeout_seconds":1}"#,
+            r#"{"idle_seconds":0}"#,
+            r#"{"level":"process"}"#,
+        ] {
+            assert!(!read(asked).is_usual(), "{asked}");
+        }
     }
 }

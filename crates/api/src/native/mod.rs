@@ -8,6 +8,7 @@ pub(crate) mod sandboxes;
 pub(crate) mod server;
 mod shapes;
 pub(crate) mod snapshots;
+pub(crate) mod templates;
 pub(crate) mod volumes;
 
 pub(crate) use self::cells::{CellEvent, NewCell, NewDefaultCell};
@@ -20,4 +21,5 @@ pub(crate) use self::shapes::{
 pub(crate) use self::snapshots::{
     CheckpointList, NewCheckpoint, NewImport, NewSnapshot, RestoreBody, SnapshotAnswer, SnapshotList,
 };
+pub(crate) use self::templates::{BuiltTemplateAnswer, BuiltTemplateList};
 pub(crate) use self::volumes::{NewVolume, SyncAnswer, SyncBody, VolumeAnswer, VolumeList};

@@ -7,11 +7,12 @@ use super::{ADMIN, CREATE, READ, RouteEntry, RouteHandler, at_once, document, ro
 use crate::cells::MAX_CELL_BODY;
 use crate::http::json::MAX_BODY;
 use crate::native::{
-    AuditAnswer, CellEvent, CheckpointList, ContextAnswer, ContextList, ForkList, KeyList, MadeKey, NameAnswer,
-    NewCell, NewCheckpoint, NewCommand, NewContext, NewDefaultCell, NewForks, NewImport, NewKey, NewPolicy, NewRun,
-    NewSandbox, NewSnapshot, NewVolume, PauseBody, PolicyAnswer, RestoreBody, ResumeBody, RunResult, SandboxAnswer,
-    SandboxList, SandboxUsage, SnapshotAnswer, SnapshotList, SyncAnswer, SyncBody, UsageAnswer, VersionAnswer,
-    VolumeAnswer, VolumeList, cells, contexts, keys, run, sandboxes, server, snapshots, volumes,
+    AuditAnswer, BuiltTemplateAnswer, BuiltTemplateList, CellEvent, CheckpointList, ContextAnswer, ContextList,
+    ForkList, KeyList, MadeKey, NameAnswer, NewCell, NewCheckpoint, NewCommand, NewContext, NewDefaultCell, NewForks,
+    NewImport, NewKey, NewPolicy, NewRun, NewSandbox, NewSnapshot, NewVolume, PauseBody, PolicyAnswer, RestoreBody,
+    ResumeBody, RunResult, SandboxAnswer, SandboxList, SandboxUsage, SnapshotAnswer, SnapshotList, SyncAnswer,
+    SyncBody, UsageAnswer, VersionAnswer, VolumeAnswer, VolumeList, cells, contexts, keys, run, sandboxes, server,
+    snapshots, templates, volumes,
 };
 
 /// No body is read.
@@ -65,7 +66,7 @@ const REVOKE: QueryDocs = &[(
     "`true` has the key's sandboxes ended, too, within seconds; the id may be that of a key that was removed before",
 )];
 
-pub(super) static ROUTES: [RouteEntry; 44] = [
+pub(super) static ROUTES: [RouteEntry; 47] = [
     RouteEntry {
         operation: "OpenApi",
         method: Method::GET,
@@ -115,6 +116,18 @@ pub(super) static ROUTES: [RouteEntry; 44] = [
         "Makes a snapshot of the files and contexts of code of a sandbox, running or paused, of which others can be made; it stands still for a moment.",
         Some(answers(201).reads::<NewSnapshot>().with::<SnapshotAnswer>()),
         |call| Box::pin(snapshots::create(call.asked, call.first(), call.body))),
+    route!("ListBuiltTemplates", GET "/v1/templates", READ, NO_BODY,
+        "Lists templates that keys built: the caller's, and with the scope `admin` those of all keys.",
+        Some(answers(200).with::<BuiltTemplateList>()),
+        |call| at_once(templates::list(call.asked))),
+    route!("GetBuiltTemplate", GET "/v1/templates/{template}", READ, NO_BODY,
+        "Shows a template that a key built: the caller's by its name or id, and with the scope `admin` another one's by its id.",
+        Some(answers(200).with::<BuiltTemplateAnswer>()),
+        |call| at_once(templates::get(call.asked, call.first()))),
+    route!("RemoveBuiltTemplate", DELETE "/v1/templates/{template}", CREATE, NO_BODY,
+        "Removes a template that a key built and no sandbox uses, with all its builds; those that go on are ended.",
+        Some(answers(204)),
+        |call| Box::pin(templates::remove(call.asked, call.first()))),
     route!("ListSnapshots", GET "/v1/snapshots", READ, NO_BODY,
         "Lists snapshots, the newest first.",
         Some(answers(200).with_query(SNAPSHOTS).with::<SnapshotList>()),

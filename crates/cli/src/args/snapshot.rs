@@ -30,7 +30,7 @@ pub(crate) struct SnapshotCreateArgs {
     /// what is `possible`; `none`.
     #[arg(long, value_name = "WHICH", value_parser = ["all", "possible", "none"], default_value = "all")]
     pub(crate) contexts: String,
-    /// The sandbox, by its id or its name; it must run.
+    /// The sandbox, by its id or its name; it runs or is paused.
     #[arg(value_name = "ID")]
     pub(crate) id: String,
 }
@@ -64,7 +64,7 @@ pub(crate) struct SnapshotExportArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct SnapshotImportArgs {
-    /// What it is called. [default: as the one that was written]
+    /// What it is called; it has no name otherwise.
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<SandboxName>,
     /// The file.
@@ -77,7 +77,7 @@ pub(crate) struct CheckpointArgs {
     /// What it is called. The checkpoint of the sandbox that was called so is without a name then.
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<SandboxName>,
-    /// The sandbox, by its id or its name; it must run.
+    /// The sandbox, by its id or its name; it runs or is paused.
     #[arg(value_name = "ID")]
     pub(crate) id: String,
 }

@@ -115,14 +115,14 @@ pub(crate) struct TemplateLsArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TemplateInspectArgs {
-    /// The templates.
+    /// The templates; one that a key of the server has built is KEY/NAME.
     #[arg(value_name = "NAME", required = true)]
     pub(crate) names: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct TemplateRmArgs {
-    /// The templates.
+    /// The templates; one that a key of the server has built is KEY/NAME.
     #[arg(value_name = "NAME", required = true)]
     pub(crate) names: Vec<String>,
 }

@@ -10,7 +10,7 @@ use offleash_api::client::Client;
 use offleash_core::id::{RunId, SandboxName};
 use offleash_core::text::Text;
 use offleash_daemon::IMAGE_PREFIX;
-use offleash_images::{LayerOwnership, PackedPart, pack_layer, unpack_archive};
+use offleash_images::{LayerOwnership, PackedPart, UnpackLimits, pack_layer, unpack_archive};
 use offleash_isolation::process::{as_superuser_of_own, as_superuser_of_range};
 use offleash_planner::base::{part_places, remove_snapshot};
 use offleash_store::{HeldSnapshot, HostIdentity, SnapshotDirectories, StateDirectory};
@@ -156,7 +156,7 @@ fn take_in(held: &HeldSnapshot, file: &Path) -> Result<Value, Failure> {
     }
     let target = root.join(UPPER);
     let owned = || {
-        unpack_archive(file, &target, &none, LayerOwnership::Owned)
+        unpack_archive(file, &target, &none, LayerOwnership::Owned, UnpackLimits::default())
             .map_err(io::Error::other)
             .and_then(|_| settle(&layer))
     };
@@ -168,7 +168,8 @@ fn take_in(held: &HeldSnapshot, file: &Path) -> Result<Value, Failure> {
                 let emptied = offleash_store::remove_directory(&target).map_err(io::Error::other);
                 let made = emptied.and_then(|()| DirBuilder::new().mode(0o700).create(&target));
                 made.and_then(|()| {
-                    unpack_archive(file, &target, &none, LayerOwnership::Flat).map_err(io::Error::other)?;
+                    let limits = UnpackLimits::default();
+                    unpack_archive(file, &target, &none, LayerOwnership::Flat, limits).map_err(io::Error::other)?;
                     settle(&layer)
                 })
             })

@@ -241,6 +241,35 @@ fn sandboxes_of_a_snapshot_go_on_with_what_cells_left() {
 }
 
 #[test]
+fn those_that_are_asked_for_at_once_are_counted_and_none_is_called_by_an_id() {
+    test(async {
+        let world = World::new();
+        let daemon = world.daemon_with(|config| config.snapshots.max = 2).await;
+        let source = create(&daemon).await;
+        let me = Caller::local();
+        let one = || within(daemon.create_snapshot(&me, &source.id, SnapshotRequest::default()));
+        let made = tokio::join!(one(), one(), one(), one(), one(), one());
+        let made = [made.0, made.1, made.2, made.3, made.4, made.5];
+        let refused =
+            |made: &&Result<SnapshotView, DaemonError>| matches!(made, Err(DaemonError::QuotaExceeded { .. }));
+        assert_eq!(made.iter().filter(refused).count(), 4, "{made:?}");
+        assert_eq!(made.iter().filter(|made| made.is_ok()).count(), 2);
+        within(daemon.remove_snapshot(&me, &listed(&daemon, &me)[0]))
+            .await
+            .unwrap();
+        // What another key's template or snapshot is, or will be called.
+        for id in ["t0123456789abcdefghi", "s0123456789abcdefghi"] {
+            let request = SnapshotRequest {
+                name: Some(id.parse().unwrap()),
+                ..SnapshotRequest::default()
+            };
+            let refused = within(daemon.create_snapshot(&me, &source.id, request)).await;
+            assert!(matches!(refused, Err(DaemonError::Invalid { .. })), "{refused:?}");
+        }
+    });
+}
+
+#[test]
 fn no_key_sees_the_snapshot_of_another() {
     test(async {
         let world = World::new();

@@ -21,6 +21,15 @@ fn templates_are_their_keys_own_until_they_are_public() {
         &json!({ "fromImage": image(&registry), "steps": run_steps(&["echo one >/opt/one"]) }),
     );
     assert_eq!(ended(&server, &which)["status"], "ready");
+    // The owner of the machine sees whose it is, and what it is called there.
+    let listed = stdout(&server.site.offleash(["template", "ls"]).output().unwrap());
+    let name = listed
+        .lines()
+        .find_map(|line| line.split_whitespace().find(|word| word.ends_with("/mine:default")));
+    let name = name.unwrap_or_else(|| panic!("{listed}")).to_owned();
+    let shown = stdout(&server.site.offleash(["template", "inspect", &name]).output().unwrap());
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!((&shown[0]["id"], &shown[0]["name"]), (&json!(which.0), &json!("mine")));
     let other = stdout(&server.site.offleash(["key", "create"]).output().unwrap());
     let as_other = |request: &str, body: &str| {
         let (status, answer) = client::ask(server.address, other.trim(), request, "", body.as_bytes()).unwrap();
@@ -71,6 +80,126 @@ fn templates_are_their_keys_own_until_they_are_public() {
     assert_eq!(server.ask(&format!("DELETE /templates/{}", which.0), "").0, 409);
     let id = made["sandboxID"].as_str().unwrap();
     assert_eq!(as_other(&format!("DELETE /sandboxes/{id}"), "").0, 204);
+    for native in ["GET /v1/templates/", "DELETE /v1/templates/"] {
+        assert_eq!(as_other(&format!("{native}{}", which.0), "").0, 404);
+    }
+    assert!(!as_other("GET /v1/templates", "").1.contains(&which.0));
+    assert_eq!(
+        server.ask("GET /v1/templates", "").1["templates"][0]["tags"]["default"],
+        json!(which.1)
+    );
+    let removed = server.site.offleash(["template", "rm", &name]).output().unwrap();
+    assert!(removed.status.success(), "{removed:?}");
+    assert_eq!(server.ask("GET /v1/templates", "").1["templates"], json!([]));
+    server.end();
+}
+
+#[test]
+fn a_build_counts_against_the_quota_of_its_key() {
+    let Some((server, registry)) = with_registry("") else {
+        return;
+    };
+    let flags = [
+        "key",
+        "create",
+        "--max-sandboxes",
+        "1",
+        "--max-memory",
+        "512",
+        "--max-disk",
+        "1024",
+    ];
+    let key = stdout(&server.site.offleash(flags).output().unwrap());
+    let ask = |request: &str, body: &str| {
+        let (status, answer) = client::ask(server.address, key.trim(), request, "", body.as_bytes()).unwrap();
+        (status, serde_json::from_slice::<Value>(&answer).unwrap_or_default())
+    };
+    let (status, answer) = ask("POST /v3/templates", r#"{"name":"bounded"}"#);
+    assert_eq!(status, 202, "{answer}");
+    let text = |field: &str| answer[field].as_str().unwrap().to_owned();
+    let build = format!("{}/builds/{}", text("templateID"), text("buildID"));
+    let steps = run_steps(&["head -1 /proc/meminfo; while [ ! -e /opt/none ]; do sleep 0.1; done"]);
+    let begin = json!({ "fromImage": image(&registry), "steps": steps }).to_string();
+    // Its one sandbox leaves no room for a build, and its build none for a sandbox.
+    let (status, sandbox) = ask("POST /v2/sandboxes", r#"{"templateID":"base"}"#);
+    assert_eq!(status, 201, "{sandbox}");
+    let (status, refused) = ask(&format!("POST /v2/templates/{build}"), &begin);
+    assert!(
+        status == 429 && refused["message"].as_str().unwrap().contains("quota"),
+        "{refused}"
+    );
+    let id = sandbox["sandboxID"].as_str().unwrap();
+    assert_eq!(ask(&format!("DELETE /sandboxes/{id}"), "").0, 204);
+    // It counts until all of it has ended.
+    crate::support::processes::eventually("room for a build", || {
+        (ask(&format!("POST /v2/templates/{build}"), &begin).0 == 202).then_some(())
+    });
+    let seen = crate::support::processes::eventually("memory that a build sees", || {
+        let (_, status) = ask(&format!("GET /templates/{build}/status"), "");
+        let lines = status["logEntries"].as_array().unwrap().clone();
+        let mut lines = lines.iter().filter_map(|line| line["message"].as_str());
+        lines.find(|line| line.starts_with("MemTotal")).map(str::to_owned)
+    });
+    assert!(seen.contains(&(512 << 10).to_string()), "{seen}");
+    assert_eq!(ask("POST /v2/sandboxes", r#"{"templateID":"base"}"#).0, 429);
+    // It ends with its template, and counts no more.
+    assert_eq!(ask(&format!("DELETE /templates/{}", text("templateID")), "").0, 204);
+    let id = crate::support::processes::eventually("room for a sandbox", || {
+        let (status, sandbox) = ask("POST /v2/sandboxes", r#"{"templateID":"base"}"#);
+        (status == 201).then(|| sandbox["sandboxID"].as_str().unwrap().to_owned())
+    });
+    assert_eq!(ask(&format!("DELETE /sandboxes/{id}"), "").0, 204);
+    server.end();
+}
+
+#[test]
+fn layers_of_a_build_are_bounded_together() {
+    let Some((server, registry)) = with_registry("") else {
+        return;
+    };
+    let flags = ["key", "create", "--max-disk", "128"];
+    let key = stdout(&server.site.offleash(flags).output().unwrap());
+    let ask = |request: &str, body: &str| {
+        let (status, answer) = client::ask(server.address, key.trim(), request, "", body.as_bytes()).unwrap();
+        (status, serde_json::from_slice::<Value>(&answer).unwrap_or_default())
+    };
+    let (_, answer) = ask("POST /v3/templates", r#"{"name":"narrow"}"#);
+    let text = |field: &str| answer[field].as_str().unwrap().to_owned();
+    let build = format!("{}/builds/{}", text("templateID"), text("buildID"));
+    // Each fits, and as many together as leave room for what is no contents.
+    let step = |number: u32| format!("dd if=/dev/zero of=/opt/{number} bs=1M count=90 2>/dev/null");
+    let steps: Vec<String> = (1..=4).map(step).collect();
+    let steps: Vec<&str> = steps.iter().map(String::as_str).collect();
+    let begin = json!({ "fromImage": image(&registry), "steps": run_steps(&steps) }).to_string();
+    assert_eq!(ask(&format!("POST /v2/templates/{build}"), &begin).0, 202);
+    let ended = crate::support::processes::eventually("the end of a build", || {
+        let (_, status) = ask(&format!("GET /templates/{build}/status"), "");
+        (status["status"] == "error" || status["status"] == "ready").then_some(status)
+    });
+    let reason = &ended["reason"];
+    assert!(
+        reason["message"].as_str().unwrap_or_default().contains("on disk"),
+        "{ended}"
+    );
+    assert_eq!(reason["step"], "3", "{ended}");
+    server.end();
+}
+
+#[test]
+fn who_asks_for_one_template_at_once_gets_one() {
+    let server = Server::start(crate::server::NO_POOL);
+    let ask = || server.ask("POST /v3/templates", r#"{"name":"same"}"#);
+    let answers: Vec<(u16, Value)> = std::thread::scope(|scope| {
+        let asking: Vec<_> = (0..8).map(|_| scope.spawn(ask)).collect();
+        asking.into_iter().map(|asked| asked.join().unwrap()).collect()
+    });
+    let (_, first) = &answers[0];
+    assert!(
+        answers
+            .iter()
+            .all(|(status, answer)| *status == 202 && answer["templateID"] == first["templateID"]),
+        "{answers:?}"
+    );
     server.end();
 }
 

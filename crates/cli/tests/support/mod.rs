@@ -14,6 +14,7 @@ pub mod listing;
 pub mod openssl;
 pub mod processes;
 pub mod terminal;
+pub mod tools;
 pub mod workspace;
 
 use std::ffi::OsStr;

@@ -86,6 +86,15 @@ impl Daemon {
         self.services.builds.list(caller)
     }
 
+    /// Templates that keys built, of which the caller may know.
+    ///
+    /// # Errors
+    /// `Forbidden`, `Store`.
+    pub fn visible_templates(&self, caller: &Caller) -> Result<Vec<BuiltTemplateView>, DaemonError> {
+        caller.require(Scope::Read)?;
+        self.services.builds.list_visible(caller)
+    }
+
     /// One of them, by name or id.
     ///
     /// # Errors

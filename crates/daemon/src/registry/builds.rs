@@ -11,6 +11,9 @@ use super::reading::column;
 /// How many builds of a template are remembered that no tag names.
 const KEPT_BUILDS: i64 = 20;
 
+/// Of how many builds of a key it is remembered what they said.
+const KEPT_LOGS: i64 = 100;
+
 /// The tables, which a registry of an earlier daemon is given when it is opened. No reference to `keys`, as with sandboxes.
 pub(super) const TABLES: &str = "
 CREATE TABLE IF NOT EXISTS built_templates (
@@ -343,7 +346,13 @@ pub(super) fn add_build(connection: &Connection, row: &TemplateBuildRow) -> Resu
     let oldest = "DELETE FROM template_builds WHERE template = ?1 AND state IN ('ready', 'error', 'waiting')
         AND id NOT IN (SELECT build FROM template_tags WHERE template = ?1)
         AND id NOT IN (SELECT id FROM template_builds WHERE template = ?1 ORDER BY created_ms DESC, id LIMIT ?2)";
-    execute(connection, oldest, (&row.template, KEPT_BUILDS)).map(|_| ())
+    execute(connection, oldest, (&row.template, KEPT_BUILDS))?;
+    let logs = "DELETE FROM template_build_logs WHERE build IN (
+        SELECT other.id FROM template_builds AS other JOIN built_templates ON built_templates.id = other.template
+        WHERE built_templates.key_id = (SELECT key_id FROM built_templates WHERE id = ?1)
+            AND other.state IN ('ready', 'error')
+        ORDER BY other.created_ms DESC, other.id LIMIT -1 OFFSET ?2)";
+    execute(connection, logs, (&row.template, KEPT_LOGS)).map(|_| ())
 }
 
 /// A build is in another state. `Stale` if it is gone, or was in none of `before`.
@@ -522,6 +531,29 @@ mod tests {
         assert_eq!(found("k2", "app").as_deref(), Some("t2"));
         assert_eq!(found("k3", "app"), None);
         assert_eq!(found("k3", "t2").as_deref(), Some("t2"));
+    }
+
+    #[test]
+    fn what_old_builds_of_a_key_said_is_forgotten() {
+        let directory = tempfile::tempdir().unwrap();
+        let registry = open(&directory);
+        registry.apply(vec![template("other", "k2", "app")]).unwrap();
+        let theirs = build("theirs", "other", BuildState::Ready);
+        registry
+            .apply(vec![Change::AddBuild(Box::new(theirs)), line("theirs", 0)])
+            .unwrap();
+        for number in 0..KEPT_LOGS + 2 {
+            let (of, id) = (format!("t{number}"), format!("b{number}"));
+            let row = TemplateBuildRow {
+                created_ms: 2 + number,
+                ..build(&id, &of, BuildState::Ready)
+            };
+            let made = vec![template(&of, "k1", &of), Change::AddBuild(Box::new(row)), line(&id, 0)];
+            registry.apply(made).unwrap();
+        }
+        let has = |id: &str| !registry.build_log(id, 0, 9).unwrap().is_empty();
+        assert!(!has("b0") && has("b2") && has("theirs"));
+        assert!(registry.template_build("b0").unwrap().is_some());
     }
 
     #[test]

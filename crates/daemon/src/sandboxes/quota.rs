@@ -36,6 +36,34 @@ impl QuotaUse {
         }
     }
 
+    /// A build that goes on: it counts as a sandbox with what its commands have.
+    pub(super) fn add_build(&mut self, usage: &SandboxLimits) {
+        self.sandboxes += 1;
+        self.cpus += u64::from(usage.cpus);
+        self.memory_mib = self.memory_mib.saturating_add(usage.memory_mib);
+        self.disk_mib = self.disk_mib.saturating_add(usage.disk_mib);
+    }
+
+    /// What a build may have: what builds usually have, or what of the quota is left, and never less than `least`.
+    pub(super) fn left(&self, quota: &Quota, usual: SandboxLimits, least: SandboxLimits) -> SandboxLimits {
+        let of = |quota: Option<u64>, used: u64, usual: u64, least: u64| match quota {
+            Some(quota) => usual.min(quota.saturating_sub(used)).max(least),
+            None => usual,
+        };
+        let cpus = of(
+            quota.cpus.map(u64::from),
+            self.cpus,
+            u64::from(usual.cpus),
+            u64::from(least.cpus),
+        );
+        SandboxLimits {
+            cpus: u32::try_from(cpus).unwrap_or(usual.cpus),
+            memory_mib: of(quota.memory_mib, self.memory_mib, usual.memory_mib, least.memory_mib),
+            disk_mib: of(quota.disk_mib, self.disk_mib, usual.disk_mib, least.disk_mib),
+            ..usual
+        }
+    }
+
     /// Whether another sandbox fits.
     pub(super) fn check(&self, quota: &Quota, limits: &SandboxLimits) -> Result<(), DaemonError> {
         self.check_cpus(quota, limits)?;

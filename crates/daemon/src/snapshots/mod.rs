@@ -136,6 +136,8 @@ pub(crate) struct SnapshotStore {
     origins: Arc<OriginFinder>,
     still: Arc<StillSources>,
     places: Semaphore,
+    /// Held while one more is counted and noted, so that two do not both find room for the last one.
+    noting: tokio::sync::Mutex<()>,
 }
 
 /// What is asked of a copy.
@@ -164,6 +166,7 @@ impl SnapshotStore {
             origins,
             still,
             places: Semaphore::new(MAX_COPYING),
+            noting: tokio::sync::Mutex::default(),
         }
     }
 
@@ -199,8 +202,12 @@ impl SnapshotStore {
         self.core.jobs.detached(work).await
     }
 
-    /// A name of a template means that, also of one that the caller built.
+    /// A name of a template means that, also of one that the caller built. What could be an id is no name: the template or the
+    /// snapshot of that id may be another key's, or not be there yet.
     async fn check_name(&self, caller: &Caller, name: &str) -> Result<(), DaemonError> {
+        if template_names::is_id(name) || random::is_snapshot_id(name) {
+            return Err(DaemonError::invalid("name", "could be an id; choose another one"));
+        }
         let registry = &self.core.registry;
         let built = registry.look_up(|registry| registry.built_template(&caller.key_id, name))?;
         match self.is_template(name).await || built.is_some() {
@@ -225,11 +232,11 @@ impl SnapshotStore {
         }
         self.still.check(source)?;
         self.admission.check()?;
+        let noting = self.noting.lock().await;
         let (row, before) = self.new_row(source, caller, &asked)?;
-        self.core
-            .registry
-            .apply(vec![Change::AddSnapshot(Box::new(row.clone()))])
-            .await?;
+        let noted = vec![Change::AddSnapshot(Box::new(row.clone()))];
+        self.core.registry.apply(noted).await?;
+        drop(noting);
         let id = row.id.clone();
         let copied = self.carry_out(source, asked.contexts, row, before).await;
         if copied.is_err() {

@@ -6,6 +6,7 @@
 //! not here: what instructions mean (`planner`), and carrying them out (`supervisor`).
 
 mod collecting;
+mod counting;
 mod ordering;
 mod running;
 mod tags;
@@ -38,6 +39,7 @@ use crate::request::LimitsRequest;
 use crate::specification;
 use crate::template_names::{self, ID_DIGITS, ID_LETTER, TaggedName, tag_of};
 use crate::template_removal::TemplateRemover;
+use crate::volumes::VolumeService;
 
 /// Templates of one key.
 pub const MAX_TEMPLATES_OF_KEY: usize = 200;
@@ -110,7 +112,10 @@ pub(crate) struct BuildService {
     images: Arc<ImageService>,
     templates: Arc<BuiltTemplates>,
     remover: Arc<TemplateRemover>,
+    volumes: Arc<VolumeService>,
     uploads: UploadStore,
+    /// Held while one more is counted and noted, so that two do not both find room for the last one, or the same name free.
+    noting: tokio::sync::Mutex<()>,
     going_on: Mutex<BuildTable>,
     places: Arc<Semaphore>,
 }
@@ -139,6 +144,7 @@ impl BuildService {
         images: Arc<ImageService>,
         templates: Arc<BuiltTemplates>,
         remover: Arc<TemplateRemover>,
+        volumes: Arc<VolumeService>,
     ) -> Self {
         Self {
             uploads: UploadStore::new(core.host.state().path()),
@@ -148,6 +154,8 @@ impl BuildService {
             images,
             templates,
             remover,
+            volumes,
+            noting: tokio::sync::Mutex::default(),
             going_on: Mutex::default(),
             places: Arc::new(Semaphore::new(MAX_BUILDING)),
         }
@@ -211,6 +219,7 @@ impl BuildService {
             ..LimitsRequest::default()
         };
         specification::limits(&asked, &self.config)?;
+        let _noting = self.noting.lock().await;
         let known = self
             .templates
             .look_up(|registry| registry.built_template(&caller.key_id, &name))?;
@@ -325,6 +334,16 @@ impl BuildService {
         let all = self.templates.look_up(crate::registry::Registry::built_templates)?;
         let own = all.into_iter().filter(|row| row.key_id == caller.key_id);
         own.map(|row| self.view(row)).collect()
+    }
+
+    /// Those of which the caller may know: its own, and for who may do everything those of all keys.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub(crate) fn list_visible(&self, caller: &Caller) -> Result<Vec<BuiltTemplateView>, DaemonError> {
+        let all = self.templates.look_up(crate::registry::Registry::built_templates)?;
+        let visible = all.into_iter().filter(|row| caller.sees(Some(&row.key_id)));
+        visible.map(|row| self.view(row)).collect()
     }
 
     /// One of them.

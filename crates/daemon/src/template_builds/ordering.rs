@@ -5,7 +5,7 @@ use std::sync::Arc;
 use offleash_core::build::BuildBase;
 use offleash_core::template::{Recipe, TemplateLimits, TemplateName};
 use offleash_images::RegistryLogin;
-use offleash_supervisor::builds::{BuildOrder, InstructionOrder};
+use offleash_supervisor::builds::{BuildOrder, BuildUsage, InstructionOrder};
 use offleash_supervisor::clock::now_ms;
 use offleash_supervisor::service::order::NetworkOrder;
 use offleash_supervisor::templates;
@@ -53,6 +53,11 @@ impl BuildService {
                 return Err(DaemonError::invalid(field, why));
             }
         }
+        self.check_room(&template.key_id)?;
+        if !self.builds_of(&template.key_id) {
+            // What sandboxes leave no room for is told at once; for other builds it waits.
+            drop(self.reserve(caller, &row.id).await?);
+        }
         let in_store = in_store(&template.id, &row.id)?;
         let order = self.order(caller, &template, &row, &in_store, asked).await?;
         let stopped = self.enter(&template, &row, in_store)?;
@@ -73,11 +78,16 @@ impl BuildService {
                 error => error.into(),
             });
         }
-        let service = Arc::clone(self);
+        let (service, caller) = (Arc::clone(self), caller.clone());
         self.core
             .jobs
-            .spawn(async move { service.run(queued, order, stopped).await });
+            .spawn(async move { service.run(&caller, queued, order, stopped).await });
         Ok(())
+    }
+
+    /// Whether builds of a key go on or wait.
+    fn builds_of(&self, key: &str) -> bool {
+        self.going_on().builds.values().any(|build| build.key == key)
     }
 
     /// What a builder is told.
@@ -132,12 +142,14 @@ impl BuildService {
                 deny: network.deny,
                 ..NetworkOrder::default()
             },
+            own_indexes: self.config.templates.own_indexes,
             force: asked.force,
             start: asked.start,
             limits: TemplateLimits {
                 cpus: row.cpus,
                 memory_mib: row.memory_mib,
             },
+            usage: BuildUsage::default(),
         };
         Ok(BuildOrder {
             state: self.core.host.state_text(),

@@ -11,7 +11,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::sleep;
 
+use super::counting::usage_of;
 use super::{BuildService, MAX_BUILDING_OF_KEY};
+use crate::caller::Caller;
 use crate::registry::{BuildLogRow, BuildState, Change, TemplateBuildRow, TemplateTagRow};
 use crate::registry_handle::RegistryHandle;
 use crate::templates::build;
@@ -20,6 +22,8 @@ use crate::templates::build;
 const BUILD_TIMEOUT: Duration = Duration::from_secs(3600);
 /// How many lines of a build are kept.
 const MAX_LOG_LINES: u64 = 10_000;
+/// How many bytes they have together.
+const MAX_LOG_BYTES: u64 = 2 << 20;
 /// How many lines are written to the registry at once.
 const LINES_AT_ONCE: usize = 256;
 /// The states of a build that goes on.
@@ -46,11 +50,12 @@ impl BuildService {
     /// Does a build, from its place in the queue to its end.
     pub(super) async fn run(
         self: Arc<Self>,
+        caller: &Caller,
         mut row: TemplateBuildRow,
-        order: BuildOrder,
+        mut order: BuildOrder,
         stopped: watch::Receiver<bool>,
     ) {
-        let built = self.carry_out(&mut row, &order, stopped).await;
+        let built = self.carry_out(caller, &mut row, &mut order, stopped).await;
         let at = now_ms();
         let mut batch = Vec::new();
         match built {
@@ -89,8 +94,9 @@ impl BuildService {
 
     async fn carry_out(
         &self,
+        caller: &Caller,
         row: &mut TemplateBuildRow,
-        order: &BuildOrder,
+        order: &mut BuildOrder,
         mut stopped: watch::Receiver<bool>,
     ) -> Result<u64, BuildFailure> {
         let ended = || BuildFailure::whole("the build was ended: its template was removed, or the server ends");
@@ -105,6 +111,15 @@ impl BuildService {
             places = places => places,
             _ = waiting.wait_for(|stopped| *stopped) => return Err(ended()),
         };
+        let reserved = tokio::select! {
+            reserved = self.reserve_soon(caller, &row.id) => reserved,
+            _ = waiting.wait_for(|stopped| *stopped) => return Err(ended()),
+        };
+        // It counts as long as it goes on.
+        let reserved = reserved.map_err(|error| BuildFailure::whole(error.to_string()))?;
+        if let Some(order) = &mut order.instructions {
+            order.usage = usage_of(caller, &reserved);
+        }
         row.state = BuildState::Building;
         row.updated_ms = now_ms();
         let begun = Change::SetBuild(Box::new(row.clone()), UNDER_WAY);
@@ -164,6 +179,10 @@ struct BuildLog {
 struct HeardOf {
     /// Lines so far, of which those beyond the bound are left out.
     count: u64,
+    /// Bytes of what programs wrote.
+    bytes: u64,
+    /// Whether it was said that more is left out.
+    is_full: bool,
     step: Option<String>,
     last: Option<BuildEvent>,
 }
@@ -197,14 +216,21 @@ impl BuildLog {
 
     /// A line that a program wrote, of which there may be any number.
     fn printed(&self, line: String) {
-        let count = self.heard().count;
-        match count {
-            count if count < MAX_LOG_LINES => self.line("info", line),
-            MAX_LOG_LINES => self.line(
+        let is_full = {
+            let mut heard = self.heard();
+            heard.bytes = heard.bytes.saturating_add(line.len() as u64);
+            if heard.is_full {
+                return;
+            }
+            heard.is_full = heard.count >= MAX_LOG_LINES || heard.bytes > MAX_LOG_BYTES;
+            heard.is_full
+        };
+        match is_full {
+            false => self.line("info", line),
+            true => self.line(
                 "warn",
-                format!("further output is left out: {MAX_LOG_LINES} lines are kept"),
+                format!("further output is left out: {MAX_LOG_LINES} lines and {MAX_LOG_BYTES} bytes are kept"),
             ),
-            _ => {}
         }
     }
 
@@ -334,5 +360,19 @@ mod tests {
         assert_eq!(lines.len() as u64, MAX_LOG_LINES + 2);
         let last = &lines[lines.len() - 2..];
         assert!(last[0].line.contains("left out") && last[1].step.as_deref() == Some("2"));
+    }
+
+    #[test]
+    fn long_lines_count_by_their_bytes() {
+        let line = BuildEvent::Line {
+            line: "x".repeat(1 << 10),
+        };
+        let (log, mut written) = told(&[]);
+        for _ in 0..MAX_LOG_LINES {
+            log.tell(&line);
+        }
+        let lines: Vec<_> = std::iter::from_fn(|| written.try_recv().ok()).collect();
+        assert_eq!(lines.len() as u64, MAX_LOG_BYTES / 1024 + 1);
+        assert!(lines.last().unwrap().line.contains("left out"));
     }
 }

@@ -26,6 +26,8 @@ const UNFINISHED: &str = ".new-";
 pub const MAX_UPLOAD_BYTES: u64 = 1 << 30;
 /// What the archives of one key take at most, bytes.
 pub const MAX_UPLOADS_OF_KEY: u64 = 4 << 30;
+/// How many archives of a key there are at most.
+const MAX_UPLOAD_COUNT_OF_KEY: u64 = 10_000;
 /// How many tokens of a key may be unused.
 const MAX_TOKENS_OF_KEY: usize = 100;
 /// How long a token is good, and how long an archive may take to arrive: as long as SDKs take at most.
@@ -167,10 +169,11 @@ impl UploadStore {
                         _ => {}
                     }
                 }
-                bytes_in(&directory)
+                found_in(&directory)
             }
         });
-        let used = used.await?.map_err(DaemonError::host("count uploads"))?;
+        let (count, used) = used.await?.map_err(DaemonError::host("count uploads"))?;
+        check_count(count)?;
         {
             let mut arriving = self.arriving.lock();
             let of_key = arriving.entry(key.clone()).or_default();
@@ -248,16 +251,30 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
     found.map(|entry| entry.path()).collect()
 }
 
-fn bytes_in(directory: &Path) -> io::Result<u64> {
-    let mut bytes = 0;
+/// How many archives there are, those that arrive included, and how many bytes the whole ones have.
+fn found_in(directory: &Path) -> io::Result<(u64, u64)> {
+    let (mut count, mut bytes) = (0, 0);
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
+        count += 1;
         // Those that arrive are counted as a whole, and one may go meanwhile.
         if !entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
             bytes += entry.metadata().map_or(0, |found| found.len());
         }
     }
-    Ok(bytes)
+    Ok((count, bytes))
+}
+
+fn check_count(count: u64) -> Result<(), DaemonError> {
+    match count >= MAX_UPLOAD_COUNT_OF_KEY {
+        true => Err(DaemonError::QuotaExceeded {
+            what: "uploads",
+            quota: MAX_UPLOAD_COUNT_OF_KEY,
+            used: count,
+            asked: 1,
+        }),
+        false => Ok(()),
+    }
 }
 
 impl UploadWriter {
@@ -372,6 +389,21 @@ mod tests {
         fs::write(store.of_key("k1").join(".new-x"), b"").unwrap();
         store.clean_up().await;
         assert!(entries(&store.directory).is_empty());
+    }
+
+    #[tokio::test]
+    async fn archives_of_a_key_are_counted_however_small_they_are() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = UploadStore::new(directory.path());
+        let one = hash('a');
+        upload(&store, &store.grant("k1", &one, false).unwrap(), &one, b"\x1f\x8b")
+            .await
+            .unwrap();
+        fs::write(store.of_key("k1").join(".new-x"), b"some").unwrap();
+        assert_eq!(found_in(&store.of_key("k1")).unwrap(), (2, 2));
+        assert!(check_count(MAX_UPLOAD_COUNT_OF_KEY - 1).is_ok());
+        let refused = check_count(MAX_UPLOAD_COUNT_OF_KEY);
+        assert!(matches!(refused, Err(DaemonError::QuotaExceeded { .. })), "{refused:?}");
     }
 
     #[tokio::test]

@@ -1,11 +1,12 @@
 //! Templates and builds as callers see them.
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use offleash_supervisor::clock::from_ms;
 
 use crate::registry::{BuildLogRow, BuildState, BuiltTemplateRow, TemplateBuildRow, TemplateTagRow};
-use crate::template_names::DEFAULT_TAG;
+use crate::template_names::{DEFAULT_TAG, in_store};
 use crate::view::SandboxLimits;
 
 /// A template that a key built.
@@ -15,6 +16,10 @@ pub struct BuiltTemplateView {
     pub id: String,
     /// What its owner calls it.
     pub name: String,
+    /// Whose it is: the id of a key.
+    pub key_id: String,
+    /// The build that each tag means.
+    pub tags: BTreeMap<String, String>,
     /// Whether other keys may make sandboxes of it.
     pub public: bool,
     /// When it was first asked for.
@@ -103,6 +108,12 @@ pub struct TemplateTagView {
 }
 
 impl TemplateBuildView {
+    /// What it is called among the templates of the state directory; nothing is, if it is not ready.
+    pub fn stored_as(&self) -> Option<String> {
+        let name = in_store(&self.template, &self.id).ok()?;
+        (self.status == "ready").then(|| name.to_string())
+    }
+
     pub(super) fn of(row: TemplateBuildRow, usual: &SandboxLimits) -> Self {
         Self {
             id: row.id,
@@ -143,6 +154,8 @@ impl BuiltTemplateView {
         Self {
             current: current.cloned(),
             builds,
+            tags: tags.iter().map(|tag| (tag.tag.clone(), tag.build.clone())).collect(),
+            key_id: row.key_id,
             id: row.id,
             name: row.name,
             public: row.public,

@@ -4,7 +4,8 @@
 //! follow them, and nothing is written but an archive.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Read};
+use std::fs::File;
+use std::io::{self, Read, Seek as _, SeekFrom};
 
 use offleash_core::build::patterns::{IgnoreRules, RelativePattern};
 use rustix::fs::FileType;
@@ -14,12 +15,14 @@ use super::tree::LayerTree;
 use crate::digest::{DigestHasher, ImageDigest};
 use crate::error::ImageError;
 use crate::tar::header::{BLOCK, Block};
-use crate::tar::{Archive, EntryKind, NewEntry, TarEntry, TarWriter};
+use crate::tar::{Archive, EntryKind, NewEntry, SparseMap, TarEntry, TarWriter};
 use crate::unpack::decompressed;
 use crate::unpack::entry_path::EntryPath;
 
 /// More entries than a layer may have when it is unpacked again.
 const MAX_ENTRIES: usize = 1_000_000;
+/// The largest file whose holes are read as what they are not.
+const MAX_FILLED: u64 = 64 << 30;
 /// How archives begin that nobody here unpacks.
 const FOREIGN: [(&[u8], &str); 2] = [
     (b"\xfd7zXZ\0", "it is compressed with xz"),
@@ -152,13 +155,20 @@ impl CopySelection {
             hasher.update(head.as_bytes());
             hasher.update(name);
             hasher.update(&entry.link);
-            let mut contents = entry.open(tree)?;
-            loop {
-                match contents.read(&mut buffer).map_err(|error| entry.failed(tree, error))? {
-                    0 => return Ok::<(), ImageError>(()),
-                    read => hasher.update(&buffer[..read]),
+            if let Some((file, map)) = entry.between_holes(tree)? {
+                for (offset, length) in map.pieces {
+                    hasher.update(format!("{offset} {length}\n").as_bytes());
+                    let mut piece = &file;
+                    piece
+                        .seek(SeekFrom::Start(offset))
+                        .map_err(|error| entry.failed(tree, error))?;
+                    let mut piece = piece.take(length);
+                    copy_to(&mut piece, &mut hasher, &mut buffer).map_err(|error| entry.failed(tree, error))?;
                 }
+                return Ok(());
             }
+            let mut contents = entry.open(tree)?;
+            copy_to(&mut contents, &mut hasher, &mut buffer).map_err(|error| entry.failed(tree, error))
         };
         for source in &self.sources {
             match source {
@@ -175,12 +185,34 @@ impl CopySelection {
     }
 }
 
+fn copy_to(from: &mut dyn Read, hasher: &mut DigestHasher, buffer: &mut [u8]) -> io::Result<()> {
+    loop {
+        match from.read(buffer)? {
+            0 => return Ok(()),
+            read => hasher.update(&buffer[..read]),
+        }
+    }
+}
+
 impl SelectedEntry {
     fn open(&self, tree: Option<&LayerTree>) -> Result<Box<dyn Read + '_>, ImageError> {
         match (&self.contents, self.kind, tree) {
             (Contents::Text(text), ..) => Ok(Box::new(text.as_slice())),
             (Contents::Path(path), EntryKind::File, Some(tree)) => Ok(Box::new(open_file(tree, path)?)),
             _ => Ok(Box::new(io::empty())),
+        }
+    }
+
+    /// What is between the holes of a file; `None` for one without, or of more of them than is kept.
+    fn between_holes(&self, tree: Option<&LayerTree>) -> Result<Option<(File, SparseMap)>, ImageError> {
+        let (Contents::Path(path), EntryKind::File, Some(tree)) = (&self.contents, self.kind, tree) else {
+            return Ok(None);
+        };
+        let file = open_file(tree, path)?;
+        match SparseMap::of_file(&file, self.size) {
+            Ok(map) => Ok(map.map(|map| (file, map))),
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge && self.size <= MAX_FILLED => Ok(None),
+            Err(error) => Err(tree.failed("reading", path, error)),
         }
     }
 
@@ -192,7 +224,7 @@ impl SelectedEntry {
     }
 }
 
-fn open_file(tree: &LayerTree, path: &EntryPath) -> Result<std::fs::File, ImageError> {
+fn open_file(tree: &LayerTree, path: &EntryPath) -> Result<File, ImageError> {
     let gone = || tree.failed("opening", path, rustix::io::Errno::NOENT);
     let found = tree.find(path)?.ok_or_else(gone)?;
     let file = found.file().map_err(|error| tree.failed("opening", path, error))?;
@@ -507,6 +539,12 @@ impl<W: io::Write> Copying<'_, W> {
             size: entry.size,
             ..NewEntry::empty(place.bytes(), entry.kind)
         };
+        if let (Contents::Path(path), EntryKind::File, Some(tree)) = (&entry.contents, entry.kind, self.tree) {
+            let mut file = open_file(tree, path)?;
+            let shown = || String::from_utf8_lossy(new.path).into_owned();
+            let written = self.writer.add_copied(&new, &mut file);
+            return written.map_err(|error| ImageError::file("copying to", shown())(error));
+        }
         let mut contents = entry.open(self.tree)?;
         self.write(&new, &mut contents)
     }

@@ -46,6 +46,16 @@ impl LayerArchive {
             .map_err(ImageError::file("writing", self.staged.place()))
     }
 
+    /// How many bytes it has.
+    ///
+    /// # Errors
+    /// When it cannot be examined.
+    pub fn length(&self) -> Result<u64, ImageError> {
+        let found = self.staged.file.metadata();
+        let found = found.map_err(ImageError::file("examining", self.staged.place()))?;
+        Ok(found.len())
+    }
+
     /// Its digest and size.
     fn measure(&self) -> io::Result<(ImageDigest, u64)> {
         let mut file = &self.staged.file;

@@ -334,3 +334,55 @@ fn archives_are_unpacked_where_they_are_added_and_stay_below_it() {
     }
     assert!(bench.select(&["up.tar"], false, "").is_ok(), "`COPY` unpacks nothing");
 }
+
+#[test]
+fn a_file_that_is_copied_keeps_its_holes() {
+    use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+
+    let bench = Bench::new();
+    bench.write("context/d/plain", "plain");
+    let sparse = bench.scratch.path().join("context/d/sparse");
+    let file = fs::File::create(&sparse).unwrap();
+    file.set_len(100 << 30).unwrap();
+    file.write_all_at(b"end", (100 << 30) - 3).unwrap();
+    let digest = || {
+        let selection = bench.select(&["d"], false, "").unwrap();
+        selection.digest(Some(&bench.context())).unwrap()
+    };
+    let first = digest();
+    assert_eq!(digest(), first);
+    let empty = bench.store.new_layer(1 << 20).unwrap();
+    empty.fill_empty().unwrap();
+    let base = bench.compose(None, empty, 1);
+    let layer = bench.store.new_layer(1 << 20).unwrap();
+    let target = CopyTarget {
+        below: &LayerTree::of_image(&bench.open(&base)).unwrap(),
+        destination: "/to",
+        owner: None,
+        mode: None,
+    };
+    let selection = bench.select(&["d"], false, "").unwrap();
+    layer.fill_copied(Some(&bench.context()), &selection, &target).unwrap();
+    let image = bench.compose(Some(base), layer, 2);
+    let root = bench.open(&image);
+    assert_eq!(bench.read(&image, "to/plain").as_deref(), Some("plain"));
+    let there = root
+        .layers
+        .iter()
+        .map(|layer| root.directory.join(layer).join("to/sparse"))
+        .find(|path| path.exists())
+        .unwrap();
+    let found = fs::File::open(there).unwrap();
+    let stat = found.metadata().unwrap();
+    let mut end = [0; 3];
+    found.read_exact_at(&mut end, (100 << 30) - 3).unwrap();
+    assert!(
+        stat.len() == 100 << 30 && stat.blocks() < 2_048 && end == *b"end",
+        "{stat:?}"
+    );
+    // What is elsewhere between the same holes is something else.
+    file.set_len(0).unwrap();
+    file.set_len(100 << 30).unwrap();
+    file.write_all_at(b"end", 1 << 30).unwrap();
+    assert_ne!(digest(), first);
+}

@@ -27,7 +27,7 @@ impl SparseMap {
     ///
     /// # Errors
     /// `FileTooLarge` for more than is read again.
-    pub(super) fn of_file(file: &File, size: u64) -> io::Result<Option<Self>> {
+    pub(crate) fn of_file(file: &File, size: u64) -> io::Result<Option<Self>> {
         let mut map = Self {
             pieces: Vec::new(),
             size,

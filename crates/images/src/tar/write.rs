@@ -95,6 +95,17 @@ impl<W: Write> TarWriter<W> {
         self.pad(size)
     }
 
+    /// Adds a file, whose holes stay holes where it has no more of them than is read again.
+    pub(crate) fn add_copied(&mut self, entry: &NewEntry<'_>, file: &mut File) -> io::Result<()> {
+        match SparseMap::of_file(file, entry.size) {
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                file.rewind()?;
+                self.add(entry, file)
+            }
+            _ => self.add_file(entry, file),
+        }
+    }
+
     /// Writes what does not fit into a header before it, as records of its own.
     fn head(&mut self, entry: &NewEntry<'_>, records: Vec<u8>) -> io::Result<()> {
         if !records.is_empty() {

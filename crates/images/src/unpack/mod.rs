@@ -206,8 +206,8 @@ pub(crate) fn diff_id_of(archive: &Path, limits: UnpackLimits) -> Result<ImageDi
     Ok(source.hasher.finish())
 }
 
-/// Unpacks an archive for which nobody vouches into the empty directory `target`; `none` is another one. What it made when it
-/// fails is for the caller to remove.
+/// Unpacks an archive for which nobody vouches into the empty directory `target`, within `limits`; `none` is another one. What
+/// it made when it fails is for the caller to remove.
 ///
 /// # Errors
 /// [`LayerRefusal`] says what is refused, and what the kernel refuses.
@@ -216,6 +216,7 @@ pub fn unpack_archive(
     target: &Path,
     none: &Path,
     ownership: LayerOwnership,
+    limits: UnpackLimits,
 ) -> Result<LayerReport, LayerError> {
     let unpacked = unpack_any(&UnpackOrder {
         archive: archive.to_owned(),
@@ -225,7 +226,7 @@ pub fn unpack_archive(
         // Over nothing whiteouts would mean nothing.
         lowers: vec![none.to_owned()],
         ownership,
-        limits: UnpackLimits::default(),
+        limits,
     });
     unpacked.map(|(report, _)| report)
 }

@@ -159,6 +159,15 @@ pub fn keep(state: &Path, id: &RunId, build: Option<&str>) -> io::Result<bool> {
     }
 }
 
+/// Has the layer of `id`, and the mark that keeps it, written out to disk, with all else of the file system that it is on.
+///
+/// # Errors
+/// When there is none, and when the disk cannot be written.
+pub fn write_out(state: &Path, id: &RunId) -> io::Result<()> {
+    let layer = super::open(&scratch_of(state, id))?.ok_or(io::ErrorKind::NotFound)?;
+    Ok(rustix::fs::syncfs(&layer)?)
+}
+
 /// Has the layer of `id` go with its sandbox again. Nothing happens if it would.
 ///
 /// # Errors
@@ -321,11 +330,16 @@ mod tests {
         fs::set_permissions(state.path(), Permissions::from_mode(0o700)).unwrap();
         let id: RunId = "r1".parse().unwrap();
         assert!(!keep(state.path(), &id, None).unwrap() && !is_kept(state.path(), &id));
+        assert_eq!(
+            write_out(state.path(), &id).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
         let scratch = ScratchLayer::new(state.path(), &id).unwrap();
         fs::write(scratch.path().join("left"), "").unwrap();
         assert!(keep(state.path(), &id, None).unwrap() && is_kept(state.path(), &id));
         assert_eq!(kept_build(state.path(), &id), None);
         assert!(keep(state.path(), &id, Some("b1")).unwrap());
+        write_out(state.path(), &id).unwrap();
         assert_eq!(kept_build(state.path(), &id).as_deref(), Some("b1"));
         // Not while somebody uses it.
         ScratchLayer::kept(state.path(), &id).unwrap_err();

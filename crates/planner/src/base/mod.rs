@@ -35,7 +35,7 @@ pub use self::copy::{CopyAnswer, CopyOrder, copy};
 pub use self::error::BaseError;
 pub use self::layer::{
     ScratchLayer, is_copied, is_kept, keep, kept_build, new_of, prepare, remove_layer, remove_left, scratch_of,
-    stop_keeping,
+    stop_keeping, write_out,
 };
 pub use self::snapshot::{SnapshotOrder, SnapshotStep, make_snapshot, remove_snapshot};
 use crate::base_entries::{BasePart, BaseTemplate};

@@ -49,11 +49,7 @@ pub(super) fn expand(text: &str, escape: char, lookup: Lookup<'_>) -> Result<Str
         lookup,
         depth: 0,
     };
-    let expanded = reader.until(None, Quoting::Words)?;
-    if expanded.len() > MAX_EXPANDED {
-        return Err(DockerfileFault::malformed("variables make it too long"));
-    }
-    Ok(expanded)
+    reader.until(None, Quoting::Words)
 }
 
 /// The text of a here-document, of which quotes are a part.
@@ -100,7 +96,7 @@ impl WordReader<'_> {
         while let Some(character) = self.take() {
             match character {
                 found if Some(found) == end => return Ok(text),
-                '$' => text.push_str(&self.variable()?),
+                '$' => self.push_variable(&mut text)?,
                 '\'' if quoting == Quoting::Words => {
                     let (quoted, rest) = self.rest.split_once('\'').ok_or_else(unclosed)?;
                     text.push_str(quoted);
@@ -121,11 +117,20 @@ impl WordReader<'_> {
         }
     }
 
+    /// Bounded while it grows: few letters can name many long values.
+    fn push_variable(&mut self, text: &mut String) -> Result<(), DockerfileFault> {
+        text.push_str(&self.variable()?);
+        match text.len() > MAX_EXPANDED {
+            true => Err(DockerfileFault::malformed("variables make it too long")),
+            false => Ok(()),
+        }
+    }
+
     fn double_quoted(&mut self, text: &mut String) -> Result<(), DockerfileFault> {
         while let Some(character) = self.take() {
             match character {
                 '"' => return Ok(()),
-                '$' => text.push_str(&self.variable()?),
+                '$' => self.push_variable(text)?,
                 escape if escape == self.escape => match self.peek() {
                     Some(next) if next == '"' || next == '$' || next == escape => text.extend(self.take()),
                     _ => text.push(escape),

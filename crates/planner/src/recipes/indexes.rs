@@ -56,11 +56,27 @@ impl RecipeIndexes {
                 indexes.add("apt", &index);
             }
         }
-        for list in [&mut indexes.rules, &mut indexes.notes] {
+        indexes.tidy();
+        indexes
+    }
+
+    /// Those of every package manager, as the configuration of `machine` names them.
+    pub fn of_machine(machine: &IndexConfiguration) -> Self {
+        let mut indexes = Self::default();
+        indexes.add_pip(&Recipe::default(), &[], machine);
+        indexes.add_npm(&[], machine);
+        for index in machine.apt() {
+            indexes.add("apt", &index);
+        }
+        indexes.tidy();
+        indexes
+    }
+
+    fn tidy(&mut self) {
+        for list in [&mut self.rules, &mut self.notes] {
             list.sort();
             list.dedup();
         }
-        indexes
     }
 
     fn add_pip(&mut self, recipe: &Recipe, build_env: &[(OsString, OsString)], machine: &IndexConfiguration) {
@@ -200,6 +216,22 @@ mod tests {
         let own = of(&own, &[]);
         assert_eq!(own.rules, ["index.test:81"]);
         assert_eq!(inward(&own), Vec::<String>::new());
+    }
+
+    #[test]
+    fn those_of_the_machine_are_of_every_package_manager() {
+        let (_root, machine) = machine(&[], &[]);
+        let all = RecipeIndexes::of_machine(&machine);
+        for rule in ["files.pythonhosted.org:443", "pypi.org:443", "registry.npmjs.org:443"] {
+            assert!(all.rules.iter().any(|known| known == rule), "{all:?}");
+        }
+        let (_root, machine) = self::machine(&[], &[("PIP_INDEX_URL", "https://me:word@index.test/simple")]);
+        let all = RecipeIndexes::of_machine(&machine);
+        let index = (
+            OsString::from("PIP_INDEX_URL"),
+            OsString::from("https://index.test/simple"),
+        );
+        assert!(all.env.contains(&index) && all.headers.len() == 1, "{all:?}");
     }
 
     #[test]

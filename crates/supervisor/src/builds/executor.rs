@@ -1,5 +1,6 @@
 //! Carries out steps: a command in a sandbox over the layers so far, or files that are copied.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -11,6 +12,7 @@ use offleash_core::limits::Limits;
 use offleash_core::spec::{IdChoice, ImageSpec, RootChoice, SandboxSpec};
 use offleash_core::template::TemplateName;
 use offleash_core::text;
+use offleash_core::units::{Bytes, CpuCount};
 use offleash_images::{
     CaptureOrder, CapturedOwner, ComposeOrder, CopyOrder, CopySelection, CopyTarget, ExcludedFile, ImageConfig,
     ImageDigest, ImageError, ImageRoot, ImageStore, KeptName, LayerArchive, LayerOwnership, LayerTree, NoProgress,
@@ -20,7 +22,7 @@ use offleash_sys::signals::SignalQueue;
 
 use super::ImageBuild;
 use super::stage::StageState;
-use super::uploads;
+use super::uploads::UnpackedUploads;
 use crate::images::{Accounts, CallerIds, ownership_of, spec_of, usual_ownership};
 use crate::templates::{MAX_FILES, Progress, StepCommand, StepSandbox, TemplateError, signals};
 use offleash_planner::base::remove_layer;
@@ -57,6 +59,9 @@ pub(super) struct BuildExecutor<'a> {
     stages: Vec<StageState>,
     /// Steps that were begun.
     begun: usize,
+    uploads: UnpackedUploads,
+    /// Bytes of the layers that were made.
+    layered: Cell<u64>,
 }
 
 /// The image that a template is, by its digest.
@@ -93,6 +98,8 @@ impl<'a> BuildExecutor<'a> {
             bases: Vec::new(),
             stages: Vec::new(),
             begun: 0,
+            uploads: UnpackedUploads::within(build.disk),
+            layered: Cell::new(0),
         })
     }
 
@@ -272,6 +279,16 @@ impl<'a> BuildExecutor<'a> {
         key: ImageDigest,
         layer: LayerArchive,
     ) -> Result<(), TemplateError> {
+        let made = self.layered.get().saturating_add(layer.length()?);
+        self.layered.set(made);
+        // Eighty steps of a caller are not each as large as one may be.
+        let disk = self.build.disk.0;
+        if self.build.caller.key.is_some() && made > disk.saturating_add(disk.min(MAX_OVERHEAD)) {
+            return Err(TemplateError::TooLarge {
+                step: title_of(step),
+                limit: self.build.disk,
+            });
+        }
         let order = ComposeOrder {
             base: Some(state.image),
             layer: Some(layer),
@@ -300,6 +317,15 @@ impl<'a> BuildExecutor<'a> {
             },
             ..SandboxSpec::default()
         };
+        let usage = build.caller.usage;
+        if let Some(cpus) = usage.cpus {
+            spec.limits.cpus = Some(CpuCount {
+                millis: u64::from(cpus) * 1000,
+            });
+        }
+        if let Some(memory) = usage.memory_mib {
+            spec.limits.memory = Some(Bytes::mib(memory));
+        }
         let arguments = arguments.iter().map(|(name, value)| (name.into(), value.into()));
         spec.env.set = arguments.chain(build.env.iter().cloned()).collect();
         StepSandbox {
@@ -433,7 +459,9 @@ impl<'a> BuildExecutor<'a> {
                 (None, tree, &context.ignore, None)
             }
             CopySource::Upload(hash) => {
-                let directory = uploads::unpacked(self.build, &self.scratch, hash, &title_of(step))?;
+                let directory = self
+                    .uploads
+                    .files_of(self.build, &self.scratch, hash, &title_of(step))?;
                 let tree = LayerTree::of_directory(&directory).map_err(of_step(step))?;
                 (None, tree.called("the files that were uploaded"), &nothing, None)
             }

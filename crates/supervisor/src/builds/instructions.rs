@@ -4,11 +4,13 @@ use offleash_core::build::instruction::BuildInstruction;
 use offleash_core::build::{BuildBase, BuildPlan, BuildStage};
 use offleash_core::template::{Recipe, StartCommand, TemplateLimits, TemplateName};
 use offleash_core::text::Text;
+use offleash_core::units::Bytes;
 use offleash_images::{
     ImageConfig, ImageDigest, ImageError, ImageReference, ImageStore, KeptName, LayerTree, NoProgress, PullOrder,
     RegistrySettings,
 };
 use offleash_planner::instructions::{E2B_USER, InstructionBase, steps_of};
+use offleash_planner::recipes::{IndexConfiguration, RecipeIndexes};
 use offleash_store::StateDirectory;
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +18,7 @@ use super::executor::digest_of_template;
 use super::{CallerBuild, ImageBuild};
 use crate::images::{Accounts, CallerIds, usual_ownership};
 use crate::service::order::NetworkOrder;
-use crate::templates::{TemplateError, USUAL_DISK};
+use crate::templates::{TemplateError, USUAL_DISK, add_indexes};
 
 /// What a client of the API asked to be built.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,12 +35,27 @@ pub struct InstructionOrder {
     pub uploads: Text,
     /// What commands may reach.
     pub network: NetworkOrder,
+    /// Whether commands ask the indexes of packages that this machine's configuration names, with its credentials.
+    pub own_indexes: bool,
     /// Whether everything is carried out whatever is known of it.
     pub force: bool,
     /// What is started in sandboxes of it; what the base starts where nothing is said.
     pub start: StartCommand,
     /// What they may use.
     pub limits: TemplateLimits,
+    /// What commands of the build may use.
+    pub usage: BuildUsage,
+}
+
+/// What commands of a build may use, where that is less than usual.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BuildUsage {
+    /// CPUs at once.
+    pub cpus: Option<u32>,
+    /// Memory, MiB.
+    pub memory_mib: Option<u64>,
+    /// What a step may write, and all archives together may hold, MiB.
+    pub disk_mib: Option<u64>,
 }
 
 /// A build, and which instruction each of its steps is of.
@@ -81,10 +98,18 @@ pub fn of_instructions(
     };
     let known = known_of(&store, &digest, matches!(order.base, BuildBase::Image(_)))?;
     let found = steps_of(&order.instructions, &known)?;
-    let network = order
+    let mut network = order
         .network
         .spec()
         .map_err(|source| TemplateError::NetworkOrder { source })?;
+    let mut env = Vec::new();
+    if order.own_indexes {
+        let indexes = RecipeIndexes::of_machine(&IndexConfiguration::this());
+        // They may be in the owner's networks. No rule of the key's names any other place there.
+        network.policy.public_only = false;
+        add_indexes(&mut network, &indexes)?;
+        env = indexes.env;
+    }
     let build = ImageBuild {
         name: name.clone(),
         plan: BuildPlan {
@@ -95,8 +120,8 @@ pub fn of_instructions(
         },
         recipe: Recipe::default(),
         context: None,
-        disk: USUAL_DISK,
-        env: Vec::new(),
+        disk: order.usage.disk_mib.map_or(USUAL_DISK, Bytes::mib).min(USUAL_DISK),
+        env,
         network,
         ids: None,
         uses_cache: !order.force,
@@ -106,6 +131,7 @@ pub fn of_instructions(
             forced_from: found.forced_from,
             start,
             limits: order.limits,
+            usage: order.usage,
         },
     };
     Ok(InstructionBuild { build, of: found.of })

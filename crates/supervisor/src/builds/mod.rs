@@ -25,7 +25,7 @@ use offleash_images::{ImageStore, KeptName, PruneReport};
 use offleash_store::{StateDirectory, TemplateImage, TemplateRecord, TemplateStore, remove_directory};
 
 use self::executor::BuildExecutor;
-pub use self::instructions::{InstructionBuild, InstructionOrder, of_instructions};
+pub use self::instructions::{BuildUsage, InstructionBuild, InstructionOrder, of_instructions};
 pub use self::order::BuildOrder;
 pub use self::recipe::of_recipe;
 use crate::images::CallerIds;
@@ -70,6 +70,8 @@ pub struct CallerBuild {
     pub start: StartCommand,
     /// What they may use.
     pub limits: TemplateLimits,
+    /// What commands of the build may use.
+    pub usage: BuildUsage,
 }
 
 /// The directory of a build.

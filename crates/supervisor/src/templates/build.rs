@@ -165,14 +165,23 @@ fn parts(layer: &Path) -> Result<Vec<PathBuf>, TemplateError> {
 pub(crate) fn network_of(request: &BuildRequest, indexes: &RecipeIndexes) -> Result<NetworkSpec, TemplateError> {
     let recipe = &request.recipe;
     let mut network = request.network.clone();
-    for rule in indexes.rules.iter().chain(&recipe.allow) {
+    for rule in &recipe.allow {
+        network.policy.rules.push(NetworkRule::parse(RuleVerdict::Allow, rule)?);
+    }
+    add_indexes(&mut network, indexes)?;
+    Ok(network)
+}
+
+/// Lets a build reach indexes of packages.
+pub(crate) fn add_indexes(network: &mut NetworkSpec, indexes: &RecipeIndexes) -> Result<(), TemplateError> {
+    for rule in &indexes.rules {
         network.policy.rules.push(NetworkRule::parse(RuleVerdict::Allow, rule)?);
     }
     network.policy.inward.extend_from_slice(&indexes.inward);
     network.requests.headers.extend_from_slice(&indexes.headers);
     network.requests.methods.rules.extend_from_slice(&indexes.methods);
     network.host_ports.extend_from_slice(&indexes.host_ports);
-    Ok(network)
+    Ok(())
 }
 
 fn spec(request: &BuildRequest, layer: &Path, indexes: &RecipeIndexes) -> Result<SandboxSpec, TemplateError> {

@@ -23,7 +23,7 @@ use offleash_store::{
 };
 
 pub use self::build::{BuildRequest, Progress, USUAL_DISK, build};
-pub(crate) use self::build::{MAX_FILES, network_of};
+pub(crate) use self::build::{MAX_FILES, add_indexes, network_of};
 pub use self::error::TemplateError;
 pub(crate) use self::lines::signals;
 pub use self::order::{BUILD_ROLE, BuildEvent, BuildWatcher};

@@ -176,6 +176,10 @@ tables! {
         allow: Vec<String> = "`[]`",
         /// Variables of the build alone, such as `PIP_INDEX_URL`: passed by name, or set with `NAME=VALUE`.
         build_env: Vec<String> = "`[]`",
+        /// Whether builds of keys ask the indexes of pip, npm and apt that this machine's configuration names, with its credentials.
+        own_indexes: bool = "`false`",
+        /// How much the templates that one key has built may take on disk before it builds no more, MiB.
+        max_mib: u64 = "`102400`",
     }
     "images" Images {
         /// Images that keys may use: names in which `*` is any text, such as `python`, `ghcr.io/owner/*` or `python:3.*`.

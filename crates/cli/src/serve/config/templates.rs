@@ -74,6 +74,8 @@ fn check_bounds(table: &str, min: Option<usize>, max: usize) -> Result<(), Wrong
 
 pub(super) fn built(table: &Templates, config: &mut TemplatesConfig) -> Result<(), Wrong> {
     set(&mut config.build_on_first_use, table.build_on_first_use);
+    set(&mut config.own_indexes, table.own_indexes);
+    set(&mut config.max_mib, table.max_mib);
     set(&mut config.wait, table.wait_seconds.map(Duration::from_secs));
     let recipe = &mut config.code_interpreter;
     if let Some(pip) = &table.pip {

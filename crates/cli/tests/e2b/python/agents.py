@@ -521,6 +521,19 @@ async def sandboxes_are_as_they_are_asked_for(connect):
         read = plain(await session.read_resource(f"offleash://{sandbox}/home/user/note"))
         assert read["contents"][0]["text"] == "n", read
         await good(session, "kill_sandbox", sandbox=sandbox)
+        await bad(session, "create_sandbox", "process", "container", level="none")
+        made = await good(session, "create_sandbox", level="process", idle_seconds=1)
+        sandbox = made.split("sandbox: ")[1].split()[0]
+        await good(session, "run_command", command="echo kept >note; echo lost >/dev/shm/note", sandbox=sandbox)
+        # It sleeps when nobody has used it for a while, and a look is a use.
+        for pause in (3, 10, 30):
+            await asyncio.sleep(pause)
+            told = await good(session, "run_command", command="cat note /dev/shm/note 2>/dev/null; true", sandbox=sandbox)
+            assert "kept" in told, told
+            if "lost" not in told:
+                break
+        assert "lost" not in told, told
+        await good(session, "kill_sandbox", sandbox=sandbox)
 
 
 def main():

@@ -253,5 +253,38 @@ def a_template_is_removed_with_all_of_it():
 
 
 @case
+def tags_are_counted_logs_are_paged_and_a_template_becomes_public():
+    try:
+        from e2b.api.client.api.tags import get_templates_template_id_tags_count, get_templates_template_id_tags_exists
+    except ImportError:
+        # An older SDK asks for none of that.
+        return
+    from e2b.api.client.api.templates import (
+        get_templates_template_id_builds_build_id_logs,
+        get_templates_template_id,
+        patch_v_2_templates_template_id,
+    )
+    from e2b.api.client.models import LogsDirection, TemplateUpdateRequest
+    from e2b.api.client_sync import get_api_client
+    from e2b.connection_config import ConnectionConfig
+
+    client = get_api_client(ConnectionConfig())
+    info = built(Template().from_image(IMAGE).run_cmd("echo first; echo second"), tags=["v1", "v2"])
+    equal(get_templates_template_id_tags_count.sync(info.template_id, client=client).total, 2)
+    for tag, is_there in [("v1", True), ("v3", False)]:
+        found = get_templates_template_id_tags_exists.sync(info.template_id, client=client, tag=tag)
+        equal((found.exists, found.normalized_tag), (is_there, tag))
+    logs = get_templates_template_id_builds_build_id_logs.sync
+    of = lambda **how: [entry.message for entry in logs(info.template_id, info.build_id, client=client, **how).logs]
+    everything = of()
+    assert everything.index("first") < everything.index("second"), everything
+    equal(of(direction=LogsDirection.BACKWARD), everything[::-1])
+    equal(of(limit=1), everything[:1])
+    names = patch_v_2_templates_template_id.sync(info.template_id, client=client, body=TemplateUpdateRequest(public=True)).names
+    equal(names, [info.name])
+    equal(get_templates_template_id.sync(info.template_id, client=client).public, True)
+
+
+@case
 def the_logger_of_the_sdk_follows_a_build():
     built(Template().from_image(IMAGE).run_cmd("echo hello"), on_build_logs=default_build_logger())
