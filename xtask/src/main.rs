@@ -61,6 +61,8 @@ enum Benchmark {
     Work(bench::WorkOptions),
     /// What images, builds, checkpoints and snapshots take
     Storage(bench::StorageOptions),
+    /// What a sandbox of each level costs, beside runtimes of containers
+    Levels(bench::LevelsOptions),
     /// A program that takes part in `egress`
     #[command(hide = true)]
     EgressPart {
@@ -82,6 +84,9 @@ fn main() -> ExitCode {
         Task::Bench {
             benchmark: Benchmark::Egress(options),
         } => bench::run_egress(&options),
+        Task::Bench {
+            benchmark: Benchmark::Levels(options),
+        } => bench::run_levels(&options),
         Task::Bench {
             benchmark: Benchmark::Api(options),
         } => bench::run_api(&options),

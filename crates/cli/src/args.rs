@@ -346,8 +346,8 @@ pub(crate) struct SandboxArgs {
     /// Refuse to run at a weaker level.
     #[arg(long, value_name = "LEVEL")]
     pub(crate) min_level: Option<String>,
-    /// The OCI runtime of level `container`: `runsc` (gVisor), `crun` or `runc`, by its name or its path. [default: the first
-    /// of these in PATH]
+    /// The OCI runtime of level `container`: `runsc` (gVisor), `crun`, `runc`, `youki` or `kata-runtime`, by its name or its
+    /// path. [default: the first of `runsc`, `crun` and `runc` in PATH]
     #[arg(long, value_name = "NAME|PATH")]
     pub(crate) runtime: Option<OsString>,
     /// What to do when something cannot be enforced here: refuse to run, or allow it and report it.

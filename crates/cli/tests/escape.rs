@@ -17,6 +17,8 @@ mod support;
 mod arena;
 #[path = "escape/communication.rs"]
 mod communication;
+#[path = "escape/container.rs"]
+mod container;
 #[path = "escape/crashes.rs"]
 mod crashes;
 #[path = "escape/endings.rs"]

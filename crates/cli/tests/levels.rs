@@ -20,6 +20,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use behaviour::FEATURES;
+use support::levels::{container_flags, runsc, runtime};
 use support::{Site, is_root, skip, stderr};
 
 /// What holds the code, as the columns of the table are.
@@ -46,34 +47,14 @@ impl Column {
     /// The flags that ask for it; `None`, and said so, where it is not to be had.
     pub(crate) fn flags(self) -> Option<Vec<String>> {
         let level = |name: &str| vec!["--level".to_owned(), name.to_owned()];
-        let with_runtime = |path: PathBuf| {
-            let runtime = ["--runtime".to_owned(), path.to_str().unwrap().to_owned()];
-            [level("container"), runtime.into()].concat()
-        };
+        let with_runtime = |path: PathBuf| container_flags(&path);
         match self {
             Column::Landlock => Some(level("process-landlock")),
             Column::Process => Some(level("process")),
             Column::Gvisor => runsc().map(with_runtime),
-            Column::Crun => {
-                let found = support::processes::program("crun");
-                if found.is_none() {
-                    skip("there is no crun");
-                }
-                found.map(with_runtime)
-            }
+            Column::Crun => runtime("crun").map(with_runtime),
         }
     }
-}
-
-/// gVisor's program: beside the SDKs, or in `PATH`.
-pub(crate) fn runsc() -> Option<PathBuf> {
-    let installed = std::env::var_os("OFFLEASH_SDKS").map(|sdks| Path::new(&sdks).join("gvisor/usr/bin/runsc"));
-    let found = installed.filter(|path| path.exists());
-    let found = found.or_else(|| support::processes::program("runsc"));
-    if found.is_none() {
-        skip("there is no runsc");
-    }
-    found
 }
 
 /// How a level has a feature.
@@ -100,7 +81,13 @@ pub(crate) struct Feature {
 
 /// Shows every feature in one column.
 fn show_all(column: Column) {
-    let Some(flags) = column.flags() else { return };
+    if let Some(flags) = column.flags() {
+        show_all_with(column, &flags);
+    }
+}
+
+/// Shows every feature as a column has it, with these flags.
+fn show_all_with(column: Column, flags: &[String]) {
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     for feature in FEATURES {
         if feature.needs_root && !is_root() {
@@ -143,6 +130,13 @@ fn gvisor_does_what_the_table_says() {
 #[test]
 fn crun_does_what_the_table_says() {
     show_all(Column::Crun);
+}
+
+#[test]
+fn runc_does_what_the_table_says_of_crun() {
+    if let Some(program) = runtime("runc") {
+        show_all_with(Column::Crun, &container_flags(&program));
+    }
 }
 
 const BEGIN: &str = "<!-- Made by crates/cli/tests/levels.rs; change what is tested there. -->\n";

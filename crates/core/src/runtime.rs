@@ -1,6 +1,10 @@
 //! OCI runtimes of the level `container`: which there are, and which one a sandbox is made by.
 
+mod advisories;
+
 use std::path::PathBuf;
+
+pub use self::advisories::RuntimeAdvisory;
 
 /// An OCI runtime by the command line that it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -12,11 +16,46 @@ pub enum RuntimeKind {
     Crun,
     /// The reference implementation, likewise.
     Runc,
+    /// Likewise, in Rust.
+    Youki,
+    /// A virtual machine with a kernel of its own.
+    Kata,
+}
+
+/// By which means gVisor's kernel has the code of a sandbox run and learns of its calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RuntimePlatform {
+    /// Signals of a filter of the kernel's.
+    Systrap,
+    /// The kernel's means of debuggers: slower, and there where signals are not enough.
+    Ptrace,
+}
+
+impl RuntimePlatform {
+    /// All, the best first. Not KVM's: its device would be in the sandbox that holds the runtime.
+    pub const ALL: [RuntimePlatform; 2] = [RuntimePlatform::Systrap, RuntimePlatform::Ptrace];
+
+    /// Its name in gVisor's command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            RuntimePlatform::Systrap => "systrap",
+            RuntimePlatform::Ptrace => "ptrace",
+        }
+    }
 }
 
 impl RuntimeKind {
-    /// All, the strongest first.
-    pub const ALL: [RuntimeKind; 3] = [RuntimeKind::Runsc, RuntimeKind::Crun, RuntimeKind::Runc];
+    /// All; those that are looked for come first.
+    pub const ALL: [RuntimeKind; 5] = [
+        RuntimeKind::Runsc,
+        RuntimeKind::Crun,
+        RuntimeKind::Runc,
+        RuntimeKind::Youki,
+        RuntimeKind::Kata,
+    ];
+    /// Those that are looked for where none is named, the strongest first: those that are tested.
+    pub const LOOKED_FOR: [RuntimeKind; 3] = [RuntimeKind::Runsc, RuntimeKind::Crun, RuntimeKind::Runc];
 
     /// The name of its program.
     pub fn name(self) -> &'static str {
@@ -24,12 +63,14 @@ impl RuntimeKind {
             RuntimeKind::Runsc => "runsc",
             RuntimeKind::Crun => "crun",
             RuntimeKind::Runc => "runc",
+            RuntimeKind::Youki => "youki",
+            RuntimeKind::Kata => "kata-runtime",
         }
     }
 
     /// Whether code in the sandbox speaks to another kernel than the host's.
     pub fn has_own_kernel(self) -> bool {
-        self == RuntimeKind::Runsc
+        matches!(self, RuntimeKind::Runsc | RuntimeKind::Kata)
     }
 
     /// The kind of a program called so: `runsc`, `/opt/bin/runsc-20250101`.
@@ -57,6 +98,17 @@ pub struct RuntimePlan {
     /// The host's file, resolved.
     #[serde(with = "crate::text::path_bytes")]
     pub program: PathBuf,
+    /// What it says of itself, and can here.
+    pub facts: RuntimeFacts,
+}
+
+/// What is found out about a runtime by starting it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct RuntimeFacts {
+    /// Its version, in its own words; absent when it does not tell.
+    pub version: Option<String>,
+    /// The best of gVisor's platforms that works here; absent of other runtimes, and when none does.
+    pub platform: Option<RuntimePlatform>,
 }
 
 #[cfg(test)]
@@ -70,6 +122,8 @@ mod tests {
             ("/opt/gvisor/runsc-20250101", Some(RuntimeKind::Runsc)),
             ("/usr/bin/crun", Some(RuntimeKind::Crun)),
             ("runc.real", Some(RuntimeKind::Runc)),
+            ("/opt/kata/bin/kata-runtime", Some(RuntimeKind::Kata)),
+            ("youki", Some(RuntimeKind::Youki)),
             ("runcible", None),
             ("", None),
             ("/usr/bin/", None),

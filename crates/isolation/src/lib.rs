@@ -14,5 +14,6 @@ mod pause;
 pub mod probe;
 pub mod process;
 pub mod process_landlock;
+pub mod runtime_facts;
 pub mod sandbox;
 mod supervised;

@@ -11,6 +11,7 @@ mod preload;
 mod prewarmed;
 mod published;
 mod report;
+mod runtimes;
 mod secrets;
 
 use std::ffi::OsString;

@@ -443,6 +443,36 @@ pub fn ask_helper(
     ended.map(|()| (status.success(), answer))
 }
 
+/// Runs a program with nothing to read and nobody to write to, in our environment; answers whether it succeeded.
+///
+/// # Errors
+/// `NotFound` when there is no such program; `TimedOut` when it has not ended after `patience`, and was killed.
+pub fn try_helper(program: &str, arguments: &[&str], patience: std::time::Duration) -> io::Result<bool> {
+    use std::process::Stdio;
+    #[expect(clippy::disallowed_methods, reason = "this is the place that starts helper programs")]
+    let mut child = std::process::Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let pid = Pid::from_child(&child);
+    let left = rustix::event::Timespec::try_from(patience).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    // The child is ours and was not waited for, so the number is its.
+    let ended = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).and_then(|pidfd| {
+        let mut polled = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut polled, Some(&left))
+    });
+    if !matches!(ended, Ok(1..)) {
+        let _killed = child.kill();
+    }
+    let status = child.wait()?;
+    match ended? {
+        0 => Err(io::ErrorKind::TimedOut.into()),
+        _ => Ok(status.success()),
+    }
+}
+
 /// Makes `number` refer to what `descriptor` refers to, open across exec; what was at `number` is closed.
 ///
 /// Meant for a child right before exec: no owner of `number` may exist in this process.
@@ -480,6 +510,20 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         let missing = ask_helper("/nonexistent/helper", &[], b"", 1, std::time::Duration::ZERO);
         assert_eq!(missing.unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_program_is_tried_and_does_not_keep_us_waiting() {
+        use std::time::Duration;
+        let second = Duration::from_secs(1);
+        assert!(try_helper("/bin/true", &[], 60 * second).unwrap());
+        assert!(!try_helper("/bin/false", &[], 60 * second).unwrap());
+        let slow = try_helper("/bin/sleep", &["60"], Duration::from_millis(20));
+        assert_eq!(slow.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(
+            try_helper("/no/such", &[], second).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
     }
 
     #[test]

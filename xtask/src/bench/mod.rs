@@ -9,6 +9,7 @@ mod contender;
 mod egress;
 mod helper;
 mod interpreter;
+mod levels;
 mod memory;
 mod processes;
 mod report;
@@ -30,6 +31,7 @@ pub(crate) use api::{ApiOptions, run as run_api};
 pub(crate) use egress::{EgressOptions, Part, run as run_egress, take_part};
 pub(crate) use helper::serve as serve_helper;
 pub(crate) use interpreter::{InterpreterOptions, run as run_interpreter};
+pub(crate) use levels::{LevelsOptions, run as run_levels};
 pub(crate) use storage::{StorageOptions, run as run_storage};
 pub(crate) use work::{WorkOptions, run as run_work};
 

@@ -6,7 +6,7 @@ use super::arena::{self, Attack, can_attack, knows_numbers, not_proven, run, tok
 use super::support::{Site, binary, is_root};
 
 #[test]
-fn k6_keyrings_cannot_be_reached() {
+pub(crate) fn k6_keyrings_cannot_be_reached() {
     if !knows_numbers() {
         return;
     }
@@ -45,7 +45,7 @@ attempt("listed", lambda: must(read("/proc/keys"), "none"))
 }
 
 #[test]
-fn k7_shared_memory_and_queues_of_the_host_are_not_shared() {
+pub(crate) fn k7_shared_memory_and_queues_of_the_host_are_not_shared() {
     if !knows_numbers() {
         return;
     }
@@ -111,7 +111,7 @@ libc.syscall(241, name.encode())
 }
 
 #[test]
-fn k8_sockets_of_the_host_cannot_be_connected_to() {
+pub(crate) fn k8_sockets_of_the_host_cannot_be_connected_to() {
     if !can_attack() {
         return;
     }
@@ -270,7 +270,7 @@ if inside:
 }
 
 #[test]
-fn k9_there_is_no_controlling_terminal_to_take() {
+pub(crate) fn k9_there_is_no_controlling_terminal_to_take() {
     if !can_attack() {
         return;
     }

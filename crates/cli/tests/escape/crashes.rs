@@ -276,7 +276,7 @@ fn r8_a_supervisor_killed_at_each_stage_leaves_nothing() {
 }
 
 #[test]
-fn r8_nothing_escapes_the_end_of_the_supervisor() {
+pub(crate) fn r8_nothing_escapes_the_end_of_the_supervisor() {
     let mut orphanage = Orphanage::new();
     for script in [
         "trap '' TERM INT HUP QUIT; while :; do sleep 3600; done",

@@ -11,7 +11,7 @@ use super::support::processes::{eventually, groups_of, wait};
 use super::support::{Site, id_of, is_root, record_of};
 
 #[test]
-fn r7_time_ends_whatever_a_program_does_about_it() {
+pub(crate) fn r7_time_ends_whatever_a_program_does_about_it() {
     if !can_attack() {
         return;
     }

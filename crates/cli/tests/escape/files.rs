@@ -16,7 +16,7 @@ pub(super) fn site_with_secret() -> Site {
 }
 
 #[test]
-fn f1_host_file_by_symlink_is_unreadable() {
+pub(crate) fn f1_host_file_by_symlink_is_unreadable() {
     if !can_attack() {
         return;
     }
@@ -102,7 +102,7 @@ for path in ["/root", "/home", "/var/log", "/var/lib", "/run", "/boot", "/mnt", 
 }
 
 #[test]
-fn f2_nothing_outside_the_workspace_can_be_written() {
+pub(crate) fn f2_nothing_outside_the_workspace_can_be_written() {
     if !can_attack() {
         return;
     }
@@ -145,7 +145,7 @@ for path in ["/usr", "/etc", "/usr/local/bin", "/etc/cron.d", "/var/spool/cron",
 }
 
 #[test]
-fn f2_files_that_only_attackers_make_cannot_be_made() {
+pub(crate) fn f2_files_that_only_attackers_make_cannot_be_made() {
     if !can_attack() {
         return;
     }
@@ -166,7 +166,7 @@ for path in ["/etc/ld.so.preload", "/etc/cron.d/x", "/etc/profile.d/x.sh", "/etc
 }
 
 #[test]
-fn f3_files_cannot_be_opened_by_handle() {
+pub(crate) fn f3_files_cannot_be_opened_by_handle() {
     if !knows_numbers() {
         return;
     }
@@ -214,7 +214,7 @@ attempt("by workspace's neighbour", open_handle, arguments[1], arguments[0])
 }
 
 #[test]
-fn f4_chroot_does_not_lead_out() {
+pub(crate) fn f4_chroot_does_not_lead_out() {
     if !can_attack() {
         return;
     }
@@ -254,7 +254,7 @@ attempt("climb", in_child, climb)
 }
 
 #[test]
-fn f4_masks_and_read_only_mounts_cannot_be_peeled() {
+pub(crate) fn f4_masks_and_read_only_mounts_cannot_be_peeled() {
     if !knows_numbers() {
         return;
     }
@@ -319,7 +319,7 @@ for place in [b"/", b"/usr", b"/proc/sys", b"/etc/ssl/certs"]:
 }
 
 #[test]
-fn f6_credentials_of_the_home_directory_are_out_of_reach() {
+pub(crate) fn f6_credentials_of_the_home_directory_are_out_of_reach() {
     if !can_attack() {
         return;
     }

@@ -123,7 +123,7 @@ fn assert_disk_is_bounded(site: &Site, attack: &Attack<'_>, what: &str, limit: &
 }
 
 #[test]
-fn r4_descriptors_are_bounded() {
+pub(crate) fn r4_descriptors_are_bounded() {
     if !can_attack() {
         return;
     }

@@ -50,7 +50,7 @@ def by_interrupt(number):
 "##;
 
 #[test]
-fn s2_the_32_bit_calls_are_closed() {
+pub(crate) fn s2_the_32_bit_calls_are_closed() {
     if !knows_numbers() {
         return;
     }
@@ -81,7 +81,7 @@ attempt("getuid32", in_child, by_interrupt, 199)
 }
 
 #[test]
-fn s3_the_x32_calls_are_closed() {
+pub(crate) fn s3_the_x32_calls_are_closed() {
     if !knows_numbers() {
         return;
     }
@@ -171,7 +171,7 @@ for name, values in calls.items():
 "##;
 
 #[test]
-fn s7_dangerous_calls_do_not_reach_the_kernel() {
+pub(crate) fn s7_dangerous_calls_do_not_reach_the_kernel() {
     if !knows_numbers() {
         return;
     }
@@ -248,7 +248,7 @@ attempt("read memory", neighbour)
 "##;
 
 #[test]
-fn s10_tracing_is_for_those_who_ask_for_it() {
+pub(crate) fn s10_tracing_is_for_those_who_ask_for_it() {
     if !knows_numbers() {
         return;
     }
@@ -264,7 +264,7 @@ fn s10_tracing_is_for_those_who_ask_for_it() {
 }
 
 #[test]
-fn s11_a_program_cannot_loosen_its_own_filter() {
+pub(crate) fn s11_a_program_cannot_loosen_its_own_filter() {
     if !knows_numbers() {
         return;
     }

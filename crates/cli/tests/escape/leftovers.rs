@@ -8,7 +8,7 @@ use super::files::site_with_secret;
 use super::support::{Site, is_root, stderr, stdout};
 
 #[test]
-fn f5_files_with_rights_for_the_host_cannot_be_left_behind() {
+pub(crate) fn f5_files_with_rights_for_the_host_cannot_be_left_behind() {
     if !can_attack() {
         return;
     }
@@ -89,7 +89,7 @@ attempt("hard link of a system file", hard_link, "/usr/bin/env")
 }
 
 #[test]
-fn f5_what_reaches_the_host_has_no_rights_there() {
+pub(crate) fn f5_what_reaches_the_host_has_no_rights_there() {
     if !can_attack() {
         return;
     }
@@ -132,7 +132,7 @@ const EXECUTED_LATER: [&str; 12] = [
 ];
 
 #[test]
-fn f7_names_that_the_host_executes_later_are_not_written_back() {
+pub(crate) fn f7_names_that_the_host_executes_later_are_not_written_back() {
     if !can_attack() {
         return;
     }
@@ -172,7 +172,7 @@ write("ordinary")
 }
 
 #[test]
-fn f8_evil_names_neither_stop_nor_fool_the_host() {
+pub(crate) fn f8_evil_names_neither_stop_nor_fool_the_host() {
     if !can_attack() {
         return;
     }

@@ -6,7 +6,7 @@ use super::arena::{Attack, can_attack, knows_numbers, not_proven, tell};
 use super::support::{Site, is_root};
 
 #[test]
-fn s5_no_namespace_can_be_made_or_entered() {
+pub(crate) fn s5_no_namespace_can_be_made_or_entered() {
     if !knows_numbers() {
         return;
     }
@@ -63,7 +63,7 @@ for name in ["user", "mnt", "net", "pid"]:
 }
 
 #[test]
-fn s6_the_mount_calls_are_refused() {
+pub(crate) fn s6_the_mount_calls_are_refused() {
     if !knows_numbers() {
         return;
     }
@@ -115,7 +115,7 @@ attempt("move_mount", in_child, privileged, move)
 }
 
 #[test]
-fn s8_only_four_families_of_sockets_exist() {
+pub(crate) fn s8_only_four_families_of_sockets_exist() {
     if !can_attack() {
         return;
     }

@@ -50,7 +50,7 @@ fn a_protected_file_that_was_absent_is_not_made_on_the_host() {
 
 /// CVE-2026-39861, sandbox-runtime 9f59523 and 98fe4ee: a link inside the workspace that leads out of it.
 #[test]
-fn a_link_that_leads_out_of_the_workspace_gives_nothing() {
+pub(crate) fn a_link_that_leads_out_of_the_workspace_gives_nothing() {
     if !can_attack() {
         return;
     }
@@ -81,7 +81,7 @@ attempt("through a dangling link", lambda: write("dangling"))
 
 /// Links and directories that the sandbox exchanges for others, so that writing back would follow them.
 #[test]
-fn writing_back_follows_no_link_that_the_sandbox_made() {
+pub(crate) fn writing_back_follows_no_link_that_the_sandbox_made() {
     let site = Site::new();
     let outside = site.root().join("outside");
     std::fs::create_dir(&outside).unwrap();
@@ -204,7 +204,7 @@ fn a_denied_name_cannot_be_replaced() {
 
 /// CVE-2025-59532 of codex: a working directory chosen by the model became the writable root.
 #[test]
-fn the_working_directory_grants_nothing() {
+pub(crate) fn the_working_directory_grants_nothing() {
     let site = Site::new();
     let outside = site.root().join("outside");
     std::fs::create_dir(&outside).unwrap();

@@ -10,7 +10,7 @@ use super::support::processes::{copy_program, eventually, long_sleep, processes_
 use super::support::{Site, binary, is_root, record_of, skip};
 
 #[test]
-fn k3_descriptors_of_the_caller_are_not_inherited() {
+pub(crate) fn k3_descriptors_of_the_caller_are_not_inherited() {
     if !can_attack() {
         return;
     }
@@ -69,7 +69,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 }
 
 #[test]
-fn k4_secrets_in_the_environment_do_not_come_in() {
+pub(crate) fn k4_secrets_in_the_environment_do_not_come_in() {
     if !can_attack() {
         return;
     }
@@ -133,7 +133,7 @@ attempt("own stack", lambda: must(b"canary" in read("/proc/self/environ", 65536)
 }
 
 #[test]
-fn k5_there_is_no_privilege_to_use_or_to_gain() {
+pub(crate) fn k5_there_is_no_privilege_to_use_or_to_gain() {
     if !knows_numbers() {
         return;
     }
@@ -228,7 +228,7 @@ attempt("iopl", in_child, lambda: call(172, 3))
 }
 
 #[test]
-fn k10_the_program_that_runs_the_sandbox_cannot_be_overwritten() {
+pub(crate) fn k10_the_program_that_runs_the_sandbox_cannot_be_overwritten() {
     if !can_attack() {
         return;
     }

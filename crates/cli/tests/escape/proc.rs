@@ -6,7 +6,7 @@ use super::arena::{Attack, HostState, can_attack, knows_numbers, not_proven, tel
 use super::support::{Site, is_root};
 
 #[test]
-fn p1_the_kernels_insides_cannot_be_read() {
+pub(crate) fn p1_the_kernels_insides_cannot_be_read() {
     if !knows_numbers() {
         return;
     }
@@ -56,7 +56,7 @@ for action in [3, 10]:
 "#;
 
 #[test]
-fn p2_the_kernels_switches_cannot_be_turned() {
+pub(crate) fn p2_the_kernels_switches_cannot_be_turned() {
     if !can_attack() {
         return;
     }
@@ -122,7 +122,7 @@ attempt("processor", lambda: [line for line in open("/proc/cpuinfo") if line.sta
 "#;
 
 #[test]
-fn p3_two_sandboxes_cannot_tell_that_they_share_a_machine_by_its_names() {
+pub(crate) fn p3_two_sandboxes_cannot_tell_that_they_share_a_machine_by_its_names() {
     if !can_attack() {
         return;
     }
@@ -148,7 +148,7 @@ fn p3_two_sandboxes_cannot_tell_that_they_share_a_machine_by_its_names() {
 }
 
 #[test]
-fn p4_mounts_and_groups_show_no_paths_of_the_host() {
+pub(crate) fn p4_mounts_and_groups_show_no_paths_of_the_host() {
     if !can_attack() {
         return;
     }
@@ -226,7 +226,7 @@ for name in ["mem", "kmem", "port", "kvm", "fuse", "net/tun", "loop-control", "l
 }
 
 #[test]
-fn p6_the_hosts_disks_cannot_be_made_as_nodes() {
+pub(crate) fn p6_the_hosts_disks_cannot_be_made_as_nodes() {
     if !can_attack() {
         return;
     }
@@ -271,7 +271,7 @@ for place in arguments:
 }
 
 #[test]
-fn p7_control_groups_cannot_be_reached() {
+pub(crate) fn p7_control_groups_cannot_be_reached() {
     if !can_attack() {
         return;
     }
@@ -346,7 +346,7 @@ attempt("limit", lambda: resource.getrlimit(resource.RLIMIT_CORE))
 "#;
 
 #[test]
-fn p8_crashes_leave_no_core_and_reach_no_handler() {
+pub(crate) fn p8_crashes_leave_no_core_and_reach_no_handler() {
     if !can_attack() {
         return;
     }

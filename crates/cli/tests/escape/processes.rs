@@ -110,7 +110,7 @@ attempt("kill", lambda: os.kill(victim, signal.SIGKILL))
 "##;
 
 #[test]
-fn k1_processes_of_the_host_are_neither_seen_nor_touched() {
+pub(crate) fn k1_processes_of_the_host_are_neither_seen_nor_touched() {
     if !knows_numbers() {
         return;
     }
@@ -158,7 +158,7 @@ attempt("group", lambda: must(os.getpgid(0) == os.getpid(), "in the group of som
 }
 
 #[test]
-fn k2_the_first_process_cannot_be_attacked() {
+pub(crate) fn k2_the_first_process_cannot_be_attacked() {
     if !knows_numbers() {
         return;
     }

@@ -20,7 +20,7 @@ fn site_with_directories() -> Site {
 }
 
 #[test]
-fn f1_a_renaming_through_a_link_reaches_no_directory_of_the_host() {
+pub(crate) fn f1_a_renaming_through_a_link_reaches_no_directory_of_the_host() {
     if !can_attack() {
         return;
     }

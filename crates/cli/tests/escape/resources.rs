@@ -20,7 +20,7 @@ pub(super) fn hit(record: &Value, limit: &str) -> bool {
 }
 
 #[test]
-fn r1_fork_bombs_are_bounded() {
+pub(crate) fn r1_fork_bombs_are_bounded() {
     if !can_attack() {
         return;
     }
@@ -84,7 +84,7 @@ attempt("threads", threads)
 }
 
 #[test]
-fn r1_a_bomb_that_never_stops_is_ended_and_leaves_nothing() {
+pub(crate) fn r1_a_bomb_that_never_stops_is_ended_and_leaves_nothing() {
     if !can_attack() {
         return;
     }
@@ -197,7 +197,7 @@ attempt("hoard", held)
 "##;
 
 #[test]
-fn r2_memory_of_every_kind_is_bounded() {
+pub(crate) fn r2_memory_of_every_kind_is_bounded() {
     if !knows_numbers() {
         return;
     }

@@ -109,7 +109,7 @@ fn f7_what_the_sandbox_itself_makes_a_name_lead_to_is_not_written_back() {
 
 /// What was harmless when it was written back becomes trusted by a name that leads there later, also by the owner's hand.
 #[test]
-fn f7_what_becomes_trusted_after_the_run_is_not_applied() {
+pub(crate) fn f7_what_becomes_trusted_after_the_run_is_not_applied() {
     let site = Site::new();
     site.write("scripts/hook", "original\n");
     let record = site.record(&[], "echo evil > scripts/hook; echo fine > ordinary");

@@ -5,9 +5,10 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
+use super::Column;
+use super::support::levels::runsc;
 use super::support::processes::{eventually, signal, start, wait};
 use super::support::{Site, skip, stderr};
-use super::{Column, runsc};
 
 #[test]
 fn a_runtime_that_is_not_there_or_none_is_refused_with_a_hint() {

@@ -10,6 +10,7 @@
 )]
 
 pub mod disks;
+pub mod levels;
 pub mod listing;
 pub mod openssl;
 pub mod processes;
@@ -81,7 +82,8 @@ impl Site {
         S: AsRef<OsStr>,
     {
         let mut command = Command::new(binary());
-        command.args(arguments).current_dir(self.workspace()).env_clear();
+        command.args(levels::with_flags(arguments));
+        command.current_dir(self.workspace()).env_clear();
         command
             .env("PATH", "/usr/local/bin:/usr/bin:/bin")
             .env("HOME", self.root())

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use offleash_core::plan::Plan;
-use offleash_core::runtime::RuntimeKind;
+use offleash_core::runtime::{RuntimeKind, RuntimePlan, RuntimePlatform};
 use offleash_sys::mount::{self, MountRestrictions};
 use offleash_sys::{credentials, landlock, process, seccomp};
 use rustix::fs::{CWD, Mode, OFlags};
@@ -16,12 +16,14 @@ use super::bundle;
 use crate::limits::HeldByGroup;
 use crate::process::child::{HousedProgram, ReportLine, step};
 use crate::process::handshake::StepFailure;
-use crate::process::tree::{RUNTIME as RUNTIME_TREE, TreeGiver};
+use crate::process::tree::{RUNTIME as RUNTIME_TREE, TreeGiver, random_uuid};
 
 /// The sandbox's tree, as the runtime sees it.
 pub(super) const TREE: &str = "/tree";
 /// The bundle's directory.
 const BUNDLE: &str = "/bundle";
+/// An id of a start of the machine that is the sandbox's own.
+pub(super) const BOOT_ID: &str = "/bundle/boot-id";
 /// Where the runtime keeps its state.
 const STATE: &str = "/state";
 /// What it says.
@@ -36,6 +38,12 @@ const OWN: MountRestrictions = MountRestrictions {
     no_suid: true,
     no_dev: false,
     no_exec: false,
+};
+const READ_ONLY: MountRestrictions = MountRestrictions {
+    read_only: true,
+    no_suid: true,
+    no_dev: true,
+    no_exec: true,
 };
 const PROGRAM: MountRestrictions = MountRestrictions {
     read_only: true,
@@ -103,11 +111,15 @@ impl HousedProgram for RuntimeHousing {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
             Err(error) => return Err(step("keeping signals inside")(error)),
         }
+        let kernel = plan.runtime.as_ref().map(|runtime| runtime.kind);
+        if matches!(kernel, Some(RuntimeKind::Runc | RuntimeKind::Youki)) {
+            mount_groups().map_err(step("mounting control groups for the runtime"))?;
+        }
         let filter = seccomp::compile_runtime();
         filter.install().map_err(step("installing the system call filter"))?;
-        let kernel = plan.runtime.as_ref().map(|runtime| runtime.kind);
         let said = match kernel {
             Some(RuntimeKind::Runsc) => "gVisor's own of its sentry, within one of ours",
+            Some(RuntimeKind::Kata) => "one of ours around the runtime",
             _ => "that of level `process`, by the guest; the runtime's own within one of ours",
         };
         report.push((
@@ -122,7 +134,7 @@ impl HousedProgram for RuntimeHousing {
         let (Some(runtime), Some(program)) = (&plan.runtime, fetched.get(RUNTIME)) else {
             return io::ErrorKind::NotFound.into();
         };
-        let words: Result<Vec<CString>, _> = words(runtime.kind, plan).into_iter().map(CString::new).collect();
+        let words: Result<Vec<CString>, _> = words(runtime, plan).into_iter().map(CString::new).collect();
         match words {
             Ok(words) => {
                 let words: Vec<&CStr> = words.iter().map(CString::as_c_str).collect();
@@ -131,6 +143,13 @@ impl HousedProgram for RuntimeHousing {
             Err(error) => error.into(),
         }
     }
+}
+
+/// Some runtimes do not start where there are no control groups. These are of the sandbox's own namespace: its group is the
+/// uppermost, and nothing of it can be changed.
+fn mount_groups() -> io::Result<()> {
+    let groups = mount::new_filesystem(c"cgroup2", &[], READ_ONLY)?;
+    mount::attach_at(groups.as_fd(), CWD, Path::new("/sys/fs/cgroup"))
 }
 
 /// Where the libraries of programs are: directories of the host, and what links to them.
@@ -152,8 +171,10 @@ fn libraries() -> Vec<(PathBuf, Vec<(&'static str, PathBuf)>)> {
 }
 
 /// What the runtime is started with.
-fn words(kind: RuntimeKind, plan: &Plan) -> Vec<String> {
-    let words: &[&str] = match kind {
+fn words(runtime: &RuntimePlan, plan: &Plan) -> Vec<String> {
+    let platform = runtime.facts.platform.unwrap_or(RuntimePlatform::Systrap);
+    let platform = format!("--platform={}", platform.name());
+    let words: &[&str] = match runtime.kind {
         RuntimeKind::Runsc => &[
             "runsc",
             "--root",
@@ -170,7 +191,7 @@ fn words(kind: RuntimeKind, plan: &Plan) -> Vec<String> {
             // Whoever works with the files outside sees what was written, and the other way round.
             "--file-access=shared",
             "--host-uds=none",
-            "--platform=systrap",
+            &platform,
             "run",
             "--pass-fd=3:3",
             "--bundle",
@@ -202,6 +223,19 @@ fn words(kind: RuntimeKind, plan: &Plan) -> Vec<String> {
             BUNDLE,
             CONTAINER,
         ],
+        RuntimeKind::Youki => &[
+            "youki",
+            "--root",
+            STATE,
+            "run",
+            "--no-new-keyring",
+            "--preserve-fds",
+            "1",
+            "--bundle",
+            BUNDLE,
+            CONTAINER,
+        ],
+        RuntimeKind::Kata => &["kata-runtime", "--root", STATE, "run", "--bundle", BUNDLE, CONTAINER],
     };
     words.iter().map(|&word| word.to_owned()).collect()
 }
@@ -248,6 +282,14 @@ fn build(plan: &Plan, held: HeldByGroup, fetched: &[OwnedFd]) -> io::Result<Owne
         }
     }
     write(root, "bundle/config.json", &bundle::describe(plan, held)?)?;
+    if bundle::has_own_boot_id(plan) {
+        let name = BOOT_ID.trim_start_matches('/');
+        write(root, name, random_uuid()?.as_bytes())?;
+        // What a runtime binds it from is read-only already.
+        let file = mount::clone_tree(root, Path::new(name))?;
+        mount::restrict_tree(file.as_fd(), READ_ONLY)?;
+        attach_below(root, &file, name)?;
+    }
     let said = write(root, SAID, b"")?;
     mount::enter_root(root)?;
     // The runtime has its own of both.

@@ -167,7 +167,7 @@ pub fn find_runtime(search_path: &std::ffi::OsStr, wanted: Option<&Path>) -> Opt
             let kind = RuntimeKind::of_program(name)?;
             Some((kind, resolved(crate::probe::find_program(name, search_path)?)?))
         }
-        None => RuntimeKind::ALL.into_iter().find_map(|kind| {
+        None => RuntimeKind::LOOKED_FOR.into_iter().find_map(|kind| {
             let found = crate::probe::find_program(kind.name(), search_path)?;
             Some((kind, resolved(found)?))
         }),

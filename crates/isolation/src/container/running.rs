@@ -8,7 +8,7 @@ use offleash_core::level::Level;
 use offleash_core::limits::LimitName;
 use offleash_core::plan::Plan;
 use offleash_core::record::{LimitEffect, LimitHit};
-use offleash_core::runtime::RuntimeKind;
+use offleash_core::runtime::{RuntimeKind, RuntimePlatform};
 use offleash_sys::namespaces::ForkedChild;
 use rustix::process::Pid;
 
@@ -16,6 +16,7 @@ use crate::error::IsolationError;
 use crate::guest_link::GuestLink;
 use crate::limits::{LimitWatcher, TmpfsMounts};
 use crate::process::running::{SandboxParts, end_with_first, mounts_of};
+use crate::runtime_facts as facts;
 use crate::sandbox::{EnforcementReport, FinalReport, SandboxEvent};
 use crate::supervised::{LevelHolding, ServedBy, SupervisedSandbox};
 
@@ -28,6 +29,8 @@ const MAX_SAID: u64 = 2048;
 #[derive(Debug)]
 pub(super) struct RuntimeHolding {
     first: ForkedChild,
+    /// Whether the runtime ends where it gets no further process.
+    ends_without_processes: bool,
     /// What the runtime says.
     said: Option<std::fs::File>,
     tmpfs: TmpfsMounts,
@@ -59,6 +62,10 @@ pub(super) fn new_sandbox(
     let holding = RuntimeHolding {
         tmpfs: TmpfsMounts::new(first.pid, plan),
         first,
+        ends_without_processes: plan
+            .runtime
+            .as_ref()
+            .is_some_and(|runtime| runtime.kind == RuntimeKind::Runsc),
         said: parts.shown.map(std::fs::File::from),
         next_look: Instant::now() + LOOK_INTERVAL,
     };
@@ -68,12 +75,22 @@ pub(super) fn new_sandbox(
 fn describe(plan: &Plan, enforcement: &mut EnforcementReport) {
     let Some(runtime) = &plan.runtime else { return };
     let shown = runtime.program.display();
+    let version = runtime.facts.version.as_deref();
     let kernel = match runtime.kind {
-        RuntimeKind::Runsc => "gVisor's, in user space",
-        RuntimeKind::Crun | RuntimeKind::Runc => "the host's",
+        RuntimeKind::Runsc => {
+            let platform = runtime.facts.platform.unwrap_or(RuntimePlatform::Systrap).name();
+            format!("gVisor's, in user space, on its platform {platform}")
+        }
+        RuntimeKind::Kata => "that of a virtual machine".to_owned(),
+        RuntimeKind::Crun | RuntimeKind::Runc | RuntimeKind::Youki => "the host's".to_owned(),
     };
-    enforcement.holds("runtime", format!("{} ({shown})", runtime.kind));
+    let known = version.map_or_else(|| "of an unknown version".to_owned(), str::to_owned);
+    enforcement.holds("runtime", format!("{} {known} ({shown})", runtime.kind));
     enforcement.holds("kernel", kernel);
+    // Not refused: distributions mend versions without another number, and the sandbox around the runtime holds.
+    if let Some(reason) = version.and_then(|version| facts::advised_against(runtime.kind, version)) {
+        enforcement.lacks("runtime", reason);
+    }
     let capabilities = match plan.has_superuser() {
         true => "ten of the container's own for its superuser, none for others",
         false => "none, in any set",
@@ -101,7 +118,7 @@ impl LevelHolding for RuntimeHolding {
     fn reached(&self, hit: LimitHit) -> LimitHit {
         match hit.limit {
             // A runtime that gets no thread for a process ends, and all with it.
-            LimitName::Pids => LimitHit {
+            LimitName::Pids if self.ends_without_processes => LimitHit {
                 effect: LimitEffect::Killed,
                 ..hit
             },

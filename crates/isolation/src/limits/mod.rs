@@ -24,6 +24,7 @@ pub use inside::{MEASURE_ROLE, SUPERVISE_COMMAND, measure_as_superuser};
 pub use layer::{LayerMeter, LayerUsage};
 pub(crate) use oom_score::{COMMAND_OOM_SCORE, OOM_SCORE, prefer_to_kill};
 pub(crate) use process_tree::ProcessTree;
+pub(crate) use rlimits::NO_CORE_DUMP;
 pub use rlimits::{HeldByGroup, LargestFile, rlimits};
 pub(crate) use tmpfs::TmpfsMounts;
 pub use watcher::LimitWatcher;

@@ -14,7 +14,7 @@ const STACK_BYTES: u64 = 64 * 1024 * 1024;
 
 /// With exactly this soft limit the kernel does not start a program that `core_pattern` pipes to, which it does with 0;
 /// no file is as small as this either (core(5), "Piping core dumps to a program").
-const NO_CORE_DUMP: u64 = 1;
+pub(crate) const NO_CORE_DUMP: u64 = 1;
 
 /// By how much a file may outgrow the workspace: so much that the watcher sees it and names the limit that was hit.
 const WORKSPACE_SLACK_BYTES: u64 = 32 * 1024 * 1024;

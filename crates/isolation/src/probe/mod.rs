@@ -1,6 +1,7 @@
 //! What this machine offers: each feature tried, or read from the kernel's own files, never assumed.
 //!
-//! `doctor` shows the [`ProbeReport`]; nothing is changed on the machine and nothing takes longer than a few milliseconds.
+//! `doctor` shows the [`ProbeReport`]; nothing is changed on the machine. Nothing but runtimes of containers is started, which
+//! are asked for their version, and nothing else takes longer than a few milliseconds.
 //! Deliberately not here: what to do with the answer (levels are chosen in `supervisor`) and how it looks (`cli`).
 
 mod apparmor;

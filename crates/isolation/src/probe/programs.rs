@@ -5,9 +5,20 @@ use std::path::PathBuf;
 
 use rustix::fs::{Access, access};
 
-use super::{FeatureCheck, FeatureStatus, shown};
+use offleash_core::runtime::RuntimeKind;
 
-const CONTAINER_RUNTIMES: [&str; 3] = ["runsc", "crun", "runc"];
+use super::{FeatureCheck, FeatureRemedy, FeatureStatus, shown};
+use crate::runtime_facts as facts;
+
+/// gVisor, as every release of Debian can have it: a static program in the package of Debian 13.
+const INSTALL_GVISOR: [&str; 6] = [
+    "mkdir -p /opt/gvisor/lists/partial && cd /opt/gvisor",
+    "echo 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian trixie main' >sources.list",
+    "apt-get -o Dir::Etc::sourcelist=$PWD/sources.list -o Dir::Etc::sourceparts=- -o Dir::State::lists=$PWD/lists update",
+    "apt-get -o Dir::Etc::sourcelist=$PWD/sources.list -o Dir::Etc::sourceparts=- -o Dir::State::lists=$PWD/lists download runsc",
+    "dpkg-deb -x runsc_*.deb .",
+    "ln -s /opt/gvisor/usr/bin/runsc /usr/local/bin/runsc",
+];
 const HYPERVISORS: [&str; 5] = [
     "qemu-system-x86_64",
     "qemu-system-aarch64",
@@ -24,13 +35,53 @@ pub(super) fn find(name: &str, search_path: &OsStr) -> Option<PathBuf> {
         .find(|path| path.is_file() && access(path, Access::EXEC_OK).is_ok())
 }
 
+/// The runtimes that level `container` takes, with their versions and what is known against those.
 pub(super) fn container_runtimes(search_path: &OsStr) -> FeatureCheck {
-    any_of(
-        "container-runtimes",
-        &CONTAINER_RUNTIMES,
-        search_path,
-        "level `container`",
-    )
+    let found: Vec<_> = RuntimeKind::ALL
+        .into_iter()
+        .filter_map(|kind| Some((kind, find(kind.name(), search_path)?)))
+        .map(|(kind, path)| (kind, facts::version(&path), path))
+        .collect();
+    let check = |status, found: String| FeatureCheck::new("container-runtimes", status, found, "level `container`");
+    let has_gvisor = found.iter().any(|(kind, ..)| *kind == RuntimeKind::Runsc);
+    let gvisor = (!has_gvisor).then(install_gvisor);
+    if found.is_empty() {
+        let names = RuntimeKind::ALL.map(RuntimeKind::name).join(", ");
+        return check(FeatureStatus::Missing, format!("none of {names} in PATH")).with_mend(gvisor);
+    }
+    let told = found.iter().map(|(_, version, path)| match version {
+        Some(version) => format!("{} ({version})", shown(path)),
+        None => format!("{} (of an unknown version)", shown(path)),
+    });
+    let mut told = told.collect::<Vec<_>>().join(", ");
+    let against = found
+        .iter()
+        .filter_map(|(kind, version, _)| facts::advised_against(*kind, version.as_deref()?));
+    let against: Vec<_> = against.collect();
+    if !has_gvisor {
+        told.push_str("; without gVisor (`runsc`) code speaks to the host's kernel");
+    }
+    for reason in &against {
+        told.push_str("; ");
+        told.push_str(reason);
+    }
+    let is_whole = has_gvisor && against.is_empty();
+    let status = if is_whole {
+        FeatureStatus::Ok
+    } else {
+        FeatureStatus::Limited
+    };
+    let mend = gvisor.or_else(|| {
+        (!against.is_empty()).then(|| FeatureRemedy::new("bring the runtimes up to date, or take gVisor", &[]))
+    });
+    check(status, told).with_mend(mend)
+}
+
+fn install_gvisor() -> FeatureRemedy {
+    let why = "gVisor is one program, unpacked here from the package of Debian 13 without a change to the machine's own \
+               packages (on Debian 13 itself `apt-get install runsc` does); `apt-get install crun` gives a runtime of the \
+               host's kernel; kata-runtime is in no package of Debian";
+    FeatureRemedy::new(why, &INSTALL_GVISOR)
 }
 
 pub(super) fn hypervisors(search_path: &OsStr) -> FeatureCheck {
@@ -77,7 +128,37 @@ mod tests {
         let search_path = std::env::join_paths([PathBuf::from(".")].iter().chain(&directories)).unwrap();
         assert_eq!(find("crun", &search_path), Some(directory.path().join("b/crun")));
         assert_eq!(find("runc", &search_path), None, "a directory is not a program");
-        assert_eq!(container_runtimes(&search_path).status, FeatureStatus::Ok);
+        let runtimes = container_runtimes(&search_path);
+        assert_eq!(runtimes.status, FeatureStatus::Limited, "without gVisor: {runtimes:?}");
+        assert!(
+            runtimes.found.contains("b/crun (of an unknown version)"),
+            "{runtimes:?}"
+        );
+        assert!(!runtimes.mend.unwrap().commands.is_empty());
         assert_eq!(hypervisors(&search_path).status, FeatureStatus::Missing);
+    }
+
+    #[test]
+    fn runtimes_are_told_with_their_versions_and_what_is_known_against_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = |name: &str, says: &str| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, format!("#!/bin/sh\necho {says}\n")).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        };
+        let nothing = container_runtimes(OsStr::new("/no/such"));
+        assert_eq!(nothing.status, FeatureStatus::Missing);
+        assert!(nothing.mend.unwrap().commands.iter().any(|line| line.contains("runsc")));
+        place("runsc", "runsc version 0.0~20240729.0");
+        let gvisor = container_runtimes(directory.path().as_os_str());
+        assert_eq!((gvisor.status, gvisor.mend), (FeatureStatus::Ok, None));
+        place("runc", "runc version 1.1.5+ds1");
+        let both = container_runtimes(directory.path().as_os_str());
+        assert_eq!(both.status, FeatureStatus::Limited);
+        assert!(
+            both.found.contains("runc (1.1.5+ds1)") && both.found.contains("CVE-2024-21626"),
+            "{both:?}"
+        );
+        assert!(both.mend.is_some());
     }
 }

@@ -5,7 +5,7 @@
 //! they are covered nonetheless, because a sandbox may have to run with the host's uid 0 (THREATS P1 to P3).
 
 /// Covered by an empty file that cannot be opened.
-pub(super) const FILES: [&str; 18] = [
+pub(crate) const FILES: [&str; 18] = [
     "proc/config.gz",
     "proc/iomem",
     "proc/ioports",
@@ -27,13 +27,13 @@ pub(super) const FILES: [&str; 18] = [
 ];
 
 /// Covered by an empty directory that cannot be entered.
-pub(super) const DIRECTORIES: [&str; 5] = ["proc/acpi", "proc/bus", "proc/irq", "proc/scsi", "proc/fs"];
+pub(crate) const DIRECTORIES: [&str; 5] = ["proc/acpi", "proc/bus", "proc/irq", "proc/scsi", "proc/fs"];
 
 /// Made read-only.
-pub(super) const READ_ONLY: &str = "proc/sys";
+pub(crate) const READ_ONLY: &str = "proc/sys";
 
 /// Replaced by a value of the sandbox's own, since it would tell that two sandboxes run on one machine.
-pub(super) const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
+pub(crate) const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
 
 /// The device nodes that a sandbox has; each is the host's, none can be made.
 pub(super) const DEVICES: [&str; 6] = ["full", "null", "random", "tty", "urandom", "zero"];

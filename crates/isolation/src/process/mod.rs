@@ -15,7 +15,7 @@ pub(crate) mod grouping;
 pub(crate) mod handshake;
 mod identity;
 mod layers;
-mod masks;
+pub(crate) mod masks;
 pub(crate) mod network;
 mod network_namespace;
 mod no_route;

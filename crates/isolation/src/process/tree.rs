@@ -15,6 +15,7 @@ use offleash_sys::mount::{self, MountRestrictions};
 use rustix::fs::Mode;
 
 use self::kernel::EmptyCovers;
+pub(crate) use self::kernel::random_uuid;
 pub(crate) use self::layers::UPPER;
 use self::layers::{DetachedPart, PartStaging};
 use self::root::{RootBuilder, TargetKind};

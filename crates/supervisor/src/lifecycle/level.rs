@@ -5,16 +5,17 @@ use std::os::fd::OwnedFd;
 use offleash_core::id::RunId;
 use offleash_core::level::{DegradeMode, Level, LevelChoice};
 use offleash_core::plan::{Plan, SandboxUser};
-use offleash_core::runtime::RuntimePlan;
+use offleash_core::runtime::{RuntimeFacts, RuntimePlan};
 use offleash_core::spec::{IdChoice, MountAccess, MountSpec, RootChoice, SandboxSpec};
 use offleash_isolation::container::{self, ContainerBackend};
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::process::ProcessBackend;
 use offleash_isolation::process_landlock::ProcessLandlockBackend;
 use offleash_isolation::sandbox::{Backend, LeftoverKeeper, Sandbox, SandboxIds};
+use offleash_store::StateDirectory;
 use offleash_sys::process::is_root;
 
-use super::LifecycleError;
+use super::{LifecycleError, runtimes};
 use offleash_core::error::with_causes;
 
 /// The level for a spec: the one asked for; or `process`, or a stronger one where that is the floor.
@@ -50,7 +51,11 @@ fn runtime(spec: &SandboxSpec, level: Level) -> Result<Option<RuntimePlan>, Life
     let (kind, program) = found.ok_or_else(|| LifecycleError::NoRuntime {
         wanted: spec.runtime.as_ref().map(|name| name.to_string_lossy().into_owned()),
     })?;
-    Ok(Some(RuntimePlan { kind, program }))
+    Ok(Some(RuntimePlan {
+        kind,
+        program,
+        facts: RuntimeFacts::default(),
+    }))
 }
 
 /// What makes sandboxes of a level.
@@ -149,9 +154,13 @@ impl ChosenLevel {
     pub(crate) fn create(
         &mut self,
         plan: &mut Plan,
+        state: &StateDirectory,
         leftovers: &mut dyn LeftoverKeeper,
     ) -> Result<Box<dyn Sandbox>, LifecycleError> {
         plan.level = self.level;
+        if let Some(runtime) = &mut self.runtime {
+            runtime.facts = runtimes::facts(state, runtime.kind, &runtime.program);
+        }
         plan.runtime.clone_from(&self.runtime);
         match self.backend.create(plan, leftovers) {
             Ok(sandbox) => Ok(sandbox),

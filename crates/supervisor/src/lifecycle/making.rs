@@ -411,13 +411,14 @@ impl SandboxSetup {
         let Self {
             spec,
             chosen,
+            state,
             plan,
             outside,
             live,
             ..
         } = self;
         plan.guest = guest_of_all(live, &plan.id);
-        let mut sandbox = chosen.create(plan, &mut LeftoverNotes { live, tending })?;
+        let mut sandbox = chosen.create(plan, state, &mut LeftoverNotes { live, tending })?;
         forget_contents(plan);
         let gateway = match sandbox.take_network() {
             Some(sockets) => Some(network::start(&spec.network, &plan.limits, outside, sockets)?),

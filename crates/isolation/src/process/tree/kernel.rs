@@ -187,7 +187,7 @@ fn replace_boot_id(root: &mut RootBuilder) -> io::Result<()> {
 }
 
 /// A random UUID (version 4) and a newline, as in `/proc/sys/kernel/random/boot_id`.
-fn random_uuid() -> io::Result<String> {
+pub(crate) fn random_uuid() -> io::Result<String> {
     let mut bytes = [0_u8; 16];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     bytes[6] = bytes[6] & 0x0f | 0x40;
