@@ -19,6 +19,7 @@ mod serve;
 mod snapshot;
 mod template;
 mod tools;
+mod vm;
 mod volume;
 mod words;
 
@@ -42,6 +43,7 @@ pub(crate) use template::{
     TemplateBuildArgs, TemplateCommand, TemplateInspectArgs, TemplateLsArgs, TemplatePruneArgs, TemplateRmArgs,
 };
 pub(crate) use tools::{ToolCallArgs, ToolSourceArgs, ToolsCommand};
+pub(crate) use vm::{VmCommand, VmKernelArgs};
 pub(crate) use volume::{
     VolumeCommand, VolumeCpArgs, VolumeCreateArgs, VolumeInspectArgs, VolumeLsArgs, VolumePruneArgs, VolumeResizeArgs,
     VolumeRmArgs, VolumeSyncArgs,
@@ -93,6 +95,9 @@ pub(crate) enum Command {
     /// Make directories that outlive sandboxes, and look after them.
     #[command(subcommand)]
     Volume(VolumeCommand),
+    /// Prepare virtual machines for level `microvm`.
+    #[command(subcommand)]
+    Vm(VmCommand),
     /// Make a sandbox in the daemon, and print its id.
     Create(Box<CreateArgs>),
     /// List the sandboxes of the daemon.
@@ -318,7 +323,7 @@ pub(crate) struct SandboxArgs {
     /// Grant a toolchain that lives in a home directory, read-only: pyenv, nvm, uv, cargo, conda …, or a path.
     #[arg(long, value_name = "NAME|PATH")]
     pub(crate) toolchain: Vec<OsString>,
-    /// Grant no more of the policy's tools than this: NAMES [where CONDITION] [calls N] [ask]. Each grant has to be
+    /// Grant no more of the policy's tools than this: `NAMES [where CONDITION] [calls N] [ask]`. Each grant has to be
     /// provably within what the tool's own entry says.
     #[arg(long, value_name = "GRANT")]
     pub(crate) tool_grant: Vec<OsString>,
@@ -350,6 +355,13 @@ pub(crate) struct SandboxArgs {
     /// path. [default: the first of `runsc`, `crun` and `runc` in PATH]
     #[arg(long, value_name = "NAME|PATH")]
     pub(crate) runtime: Option<OsString>,
+    /// The hypervisor of level `microvm`, by its name or its path. [default: qemu-system-x86_64 in PATH]
+    #[arg(long, value_name = "NAME|PATH")]
+    pub(crate) hypervisor: Option<OsString>,
+    /// The guest's kernel of level `microvm`: a file, or a directory with `boot` and `lib/modules`. [default: what
+    /// `offleash vm kernel` finds]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) vm_kernel: Option<PathBuf>,
     /// What to do when something cannot be enforced here: refuse to run, or allow it and report it.
     #[arg(long, value_enum, value_name = "refuse|allow")]
     pub(crate) degrade: Option<DegradeArg>,

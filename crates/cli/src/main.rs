@@ -22,6 +22,7 @@ mod supervise;
 mod template;
 mod terminal;
 mod tools;
+mod vm;
 mod volume;
 mod warm;
 
@@ -141,6 +142,7 @@ fn any() -> ExitCode {
         Command::Mcp(arguments) => mcp::mcp(&arguments, state),
         Command::Template(command) => template::template(&command, state),
         Command::Image(command) => image::image(&command, state),
+        Command::Vm(command) => vm::vm(&command, state),
         Command::Volume(command) => volume::volume(&command, state),
         Command::Key(command) => key::key(&command, state),
         Command::Completions(completions) => args::completions(completions.shell),

@@ -19,6 +19,7 @@ use offleash_core::template::TemplateName;
 use offleash_core::text::Text;
 use offleash_core::tool::ToolGrant;
 use offleash_core::units::Bytes;
+use offleash_core::vm::VmSpec;
 use offleash_core::volume::{VolumeKey, VolumeName, VolumeNameError};
 use offleash_core::{srt, trust};
 use offleash_planner::this_home;
@@ -180,6 +181,10 @@ fn apply_level(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Fa
     if let Some(runtime) = &arguments.runtime {
         spec.runtime = Some(runtime.clone());
     }
+    spec.vm = VmSpec {
+        hypervisor: arguments.hypervisor.clone(),
+        kernel: arguments.vm_kernel.clone(),
+    };
     match arguments.degrade {
         Some(DegradeArg::Allow) => spec.degrade = DegradeMode::Allow,
         Some(DegradeArg::Refuse) => spec.degrade = DegradeMode::Refuse,

@@ -10,6 +10,7 @@ use clap::Parser as _;
 use offleash_core::error::ErrorKind;
 use offleash_core::spec::{NetworkSpec, RootChoice};
 use offleash_isolation::limits::measure_as_superuser;
+use offleash_isolation::microvm;
 use offleash_planner::base::{self, CopyOrder, SnapshotOrder, SnapshotStep};
 use offleash_supervisor::buckets::{SyncVolumeOrder, sync_for_daemon};
 use offleash_supervisor::frames::{self, Message, frame};
@@ -45,6 +46,14 @@ pub(crate) fn supervise(mut words: impl Iterator<Item = OsString>) -> ExitCode {
         (Some(SupervisorRole::FetchImage), None) => alone(fetch_image),
         (Some(SupervisorRole::SyncVolume), None) => alone(sync_volume),
         (Some(SupervisorRole::ServeTools), None) => serve_tools(),
+        (Some(SupervisorRole::CarryVm), template) => {
+            let template = template.and_then(|number| number.to_str()?.parse().ok());
+            alone(|| carry_vm(template))
+        }
+        (Some(SupervisorRole::BecomeHypervisor), Some(name)) => {
+            let words: Vec<OsString> = std::iter::once(name).chain(words).collect();
+            alone(|| Failure::from_error(&microvm::become_hypervisor(&words)).print())
+        }
         _ => Failure::new("expected the role of a process that offleash starts itself")
             .with_hint("`offleash run` runs a command")
             .print(),
@@ -214,6 +223,17 @@ fn serve_tools() -> ExitCode {
     let served = calls.and_then(|calls| tools::serve(order, calls));
     let told = served.and_then(|report| terminal::answer_and_leave(&frame(&report)?));
     exit_code(told.is_ok())
+}
+
+/// Carries the virtual machine of the sandbox that this is the first process of.
+fn carry_vm(template: Option<i32>) -> ExitCode {
+    match microvm::carry(template) {
+        Ok(why) => {
+            terminal::complain(&why);
+            ExitCode::SUCCESS
+        }
+        Err(error) => Failure::from_error(&error).print(),
+    }
 }
 
 /// Makes a snapshot of what a sandbox wrote, in steps. What is written to descriptor 3 says that the sandbox stands still.

@@ -32,6 +32,7 @@ fn help_says_what_there_is() {
       template     Build templates of sandboxes, and look after them
       image        Fetch images of containers, and look after them
       volume       Make directories that outlive sandboxes, and look after them
+      vm           Prepare virtual machines for level `microvm`
       create       Make a sandbox in the daemon, and print its id
       ls           List the sandboxes of the daemon [alias: ps]
       exec         Run a command in a sandbox of the daemon

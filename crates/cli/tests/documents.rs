@@ -56,7 +56,7 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 78] = [
+const COMMANDS: [&[&str]; 80] = [
     &[],
     &["run"],
     &["diff"],
@@ -126,6 +126,8 @@ const COMMANDS: [&[&str]; 78] = [
     &["image", "inspect"],
     &["image", "rm"],
     &["image", "prune"],
+    &["vm"],
+    &["vm", "kernel"],
     &["volume"],
     &["volume", "create"],
     &["volume", "ls"],

@@ -14,6 +14,8 @@
 mod behaviour;
 #[path = "levels/container.rs"]
 mod container;
+#[path = "levels/microvm.rs"]
+mod microvm;
 mod support;
 
 use std::fmt::Write as _;
@@ -30,10 +32,17 @@ pub(crate) enum Column {
     Process,
     Gvisor,
     Crun,
+    Microvm,
 }
 
 impl Column {
-    const ALL: [Column; 4] = [Column::Landlock, Column::Process, Column::Gvisor, Column::Crun];
+    const ALL: [Column; 5] = [
+        Column::Landlock,
+        Column::Process,
+        Column::Gvisor,
+        Column::Crun,
+        Column::Microvm,
+    ];
 
     fn heading(self) -> &'static str {
         match self {
@@ -41,6 +50,7 @@ impl Column {
             Column::Process => "`process`",
             Column::Gvisor => "`container`, gVisor",
             Column::Crun => "`container`, crun",
+            Column::Microvm => "`microvm`",
         }
     }
 
@@ -53,10 +63,33 @@ impl Column {
             Column::Process => Some(level("process")),
             Column::Gvisor => runsc().map(with_runtime),
             Column::Crun => runtime("crun").map(with_runtime),
+            Column::Microvm => vm_kernel().map(|kernel| {
+                let kernel = ["--vm-kernel".to_owned(), kernel.to_str().unwrap().to_owned()];
+                [level("microvm"), kernel.into()].concat()
+            }),
         }
     }
 }
 
+/// A directory with a kernel of guests: the one that the tests of control groups boot, or the machine's own. `None`, and said
+/// so, where there is none, or no QEMU.
+pub(crate) fn vm_kernel() -> Option<PathBuf> {
+    if support::processes::program("qemu-system-x86_64").is_none() {
+        skip("there is no qemu-system-x86_64");
+        return None;
+    }
+    let unpacked = std::env::var_os("OFFLEASH_SDKS")
+        .map(|sdks| Path::new(&sdks).join("../virtual-machine/linux-image-cloud-amd64"));
+    let found = unpacked.filter(|path| path.exists()).or_else(|| {
+        let mut boot = std::fs::read_dir("/boot").ok()?.flatten();
+        let is_cloud = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().ends_with("-cloud-amd64");
+        boot.any(|entry| is_cloud(&entry)).then(|| PathBuf::from("/"))
+    });
+    if found.is_none() {
+        skip("there is no kernel for guests of virtual machines");
+    }
+    found
+}
 /// How a level has a feature.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Cell {
@@ -71,7 +104,7 @@ pub(crate) enum Cell {
 pub(crate) struct Feature {
     pub(crate) name: &'static str,
     /// In the order of the columns.
-    pub(crate) cells: [Cell; 4],
+    pub(crate) cells: [Cell; 5],
     pub(crate) needs_root: bool,
     /// Fails where the feature is not there as its cell says.
     pub(crate) show: fn(&Site, Column, &[&str]),
@@ -89,6 +122,8 @@ fn show_all(column: Column) {
 /// Shows every feature as a column has it, with these flags.
 fn show_all_with(column: Column, flags: &[String]) {
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    // One machine boots, and the others are restored from its template.
+    let machines = (column == Column::Microvm).then(|| tempfile::tempdir().unwrap());
     for feature in FEATURES {
         if feature.needs_root && !is_root() {
             skip(feature.name);
@@ -96,6 +131,9 @@ fn show_all_with(column: Column, flags: &[String]) {
         }
         eprintln!("── {}", feature.name);
         let site = Site::sharing_templates();
+        if let (Column::Microvm, Some(shared)) = (column, &machines) {
+            std::os::unix::fs::symlink(shared.path(), site.state().join("vm")).unwrap();
+        }
         match feature.cells[Column::ALL.iter().position(|other| *other == column).unwrap()] {
             Cell::Yes | Cell::Differs(_) => (feature.show)(&site, column, &flags),
             Cell::Refused(why) => {
@@ -139,6 +177,11 @@ fn runc_does_what_the_table_says_of_crun() {
     }
 }
 
+#[test]
+fn microvm_does_what_the_table_says() {
+    show_all(Column::Microvm);
+}
+
 const BEGIN: &str = "<!-- Made by crates/cli/tests/levels.rs; change what is tested there. -->\n";
 const END: &str = "<!-- The end of what is made. -->\n";
 
@@ -148,7 +191,7 @@ fn the_reference_has_the_table_that_is_tested() {
     Column::ALL
         .iter()
         .for_each(|column| write!(table, " {} |", column.heading()).unwrap());
-    table.push_str("\n|---|---|---|---|---|\n");
+    table.push_str("\n|---|---|---|---|---|---|\n");
     for feature in FEATURES {
         write!(table, "| {} |", feature.name).unwrap();
         for cell in feature.cells {

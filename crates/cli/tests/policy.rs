@@ -304,7 +304,7 @@ fn the_level_of_a_policy_is_kept_or_refused() {
     let record = under("level = \"process\"\nmin_level = \"process\"\n", &site, "true");
     assert_eq!(record["level"], "process");
     for flags in [["--min-level", "microvm"], ["--level", "microvm"]] {
-        let said = site.refuse(["run", flags[0], flags[1], "--", "true"]);
+        let said = site.refuse(["run", flags[0], flags[1], "--vm-kernel", "/no/such", "--", "true"]);
         assert!(said.contains(flags[1]), "{said}");
     }
     let said = site.refuse([

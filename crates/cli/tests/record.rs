@@ -280,7 +280,17 @@ fn a_report_of_an_earlier_run_stays_when_nothing_runs() {
     )
     .unwrap();
     let earlier = fs::read(report).unwrap();
-    site.refuse(["run", "--report", report, "--level", "microvm", "--", "true"]);
+    site.refuse([
+        "run",
+        "--report",
+        report,
+        "--level",
+        "microvm",
+        "--vm-kernel",
+        "/no/such",
+        "--",
+        "true",
+    ]);
     assert_eq!(fs::read(report).unwrap(), earlier);
     site.succeed(["run", "--report", report, "--", "true"]);
     let record: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();

@@ -32,5 +32,6 @@ pub mod tool;
 pub mod trust;
 pub mod trusted;
 pub mod units;
+pub mod vm;
 pub mod volume;
 mod written;

@@ -11,6 +11,7 @@ use crate::limits::Limits;
 use crate::runtime::RuntimePlan;
 use crate::spec::{IdChoice, MemoryEnd, MountAccess, ZygoteRole};
 use crate::units::Bytes;
+use crate::vm::VmPlan;
 use crate::volume::{VolumeName, VolumeQuota, VolumeUsage};
 
 /// Everything a backend needs to make one sandbox. It can be sent to the process that makes it.
@@ -22,6 +23,8 @@ pub struct Plan {
     pub level: Level,
     /// What makes it at level `container`.
     pub runtime: Option<RuntimePlan>,
+    /// The machine that it is at level `microvm`.
+    pub vm: Option<VmPlan>,
     /// Whether weaker enforcement is acceptable.
     pub degrade: DegradeMode,
     /// The file system, in the order in which it is assembled: a later entry covers an earlier one.

@@ -51,6 +51,8 @@ pub struct SandboxSpec {
     pub network: NetworkSpec,
     /// The OCI runtime of level `container`, by its name or its path; when absent, the strongest that is found.
     pub runtime: Option<std::ffi::OsString>,
+    /// The virtual machine of level `microvm`.
+    pub vm: crate::vm::VmSpec,
     /// How user ids are mapped. When absent: a range for a root of its own where that can be had, else one id.
     pub ids: Option<IdChoice>,
     /// Whether processes in the sandbox may trace each other (debuggers, strace).

@@ -37,6 +37,10 @@ pub struct DaemonConfig {
     pub level: Option<Level>,
     /// The OCI runtime of level `container`, by its name or its path; the first that is in `PATH` if `None`.
     pub runtime: Option<PathBuf>,
+    /// The hypervisor of level `microvm`, by its name or its path; `qemu-system-x86_64` of `PATH` if `None`.
+    pub hypervisor: Option<PathBuf>,
+    /// The guest's kernel of level `microvm`; the one that `offleash vm kernel` finds if `None`.
+    pub vm_kernel: Option<PathBuf>,
     /// Below which level none is made.
     pub min_level: Option<Level>,
     /// Whether sandboxes are made whose limits this machine cannot all enforce; each says what is not enforced.
@@ -289,6 +293,8 @@ impl Default for DaemonConfig {
             },
             level: None,
             runtime: None,
+            hypervisor: None,
+            vm_kernel: None,
             min_level: None,
             degrade: DegradeMode::Allow,
             max_sandboxes: 2000,

@@ -14,7 +14,7 @@ mod volumes;
 use std::sync::Arc;
 
 use offleash_core::level::Level;
-use offleash_supervisor::lifecycle::find_runtime;
+use offleash_supervisor::lifecycle::{find_hypervisor, find_runtime};
 
 use crate::admission::AdmissionControl;
 use crate::adoption::SandboxAdoption;
@@ -189,10 +189,11 @@ impl DaemonServices {
     async fn open(mut config: DaemonConfig) -> Result<Self, DaemonError> {
         // Supervisors do not have the variables of whoever started this.
         config.runtime = find_runtime(config.runtime.as_deref());
+        config.hypervisor = find_hypervisor(config.hypervisor.as_deref());
         config.level = config
             .level
             .or(config.min_level.filter(|floor| *floor > Level::Process));
-        if config.level == Some(Level::Container) {
+        if config.level.is_some_and(|level| level >= Level::Container) {
             config.zygotes.max = 0;
         }
         let config = Arc::new(config);

@@ -323,6 +323,8 @@ mod tests {
             env: Vec::new(),
             level: None,
             runtime: None,
+            hypervisor: None,
+            vm_kernel: None,
             min_level: None,
             degrade: DegradeMode::Allow,
             limits: LimitsOrder::default(),

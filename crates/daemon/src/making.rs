@@ -4,6 +4,7 @@
 //! sandbox is there when its making fails is removed. Deliberately not here: who may have one.
 
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -253,7 +254,7 @@ impl SandboxMaker {
         }
         let order = SupervisorOrder {
             descent: match entry.specification().asked_level {
-                Some(Level::Container) => ZygoteRole::Alone,
+                Some(Level::Container | Level::Microvm) => ZygoteRole::Alone,
                 _ => self.zygotes.descent(&entry.origin()),
             },
             wants_copy,
@@ -346,10 +347,9 @@ impl SandboxMaker {
             // Each command is given them: a sandbox that was made ahead does not know them.
             env: Vec::new(),
             level: specification.asked_level.or(config.level),
-            runtime: config
-                .runtime
-                .as_deref()
-                .map(|path| Text(path.as_os_str().as_bytes().to_vec())),
+            runtime: config.runtime.as_deref().map(text_of),
+            hypervisor: config.hypervisor.as_deref().map(text_of),
+            vm_kernel: config.vm_kernel.as_deref().map(text_of),
             min_level: config.min_level,
             degrade: config.degrade,
             limits: LimitsOrder {
@@ -431,4 +431,8 @@ impl SandboxMaker {
         entry.set_told(given.then_some(told));
         Ok(given)
     }
+}
+
+fn text_of(path: &Path) -> Text {
+    Text(path.as_os_str().as_bytes().to_vec())
 }

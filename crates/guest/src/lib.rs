@@ -24,6 +24,7 @@ mod rename;
 mod sudo;
 mod tools;
 mod usage;
+mod vm;
 
 use core::ffi::CStr;
 
@@ -68,6 +69,10 @@ pub fn run(argv: &[&CStr], env: &[&CStr]) -> u8 {
     let name = name.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     if name == sudo::NAME {
         return sudo::run(argv, env);
+    }
+    // The kernel of a virtual machine starts its first process so; anywhere else that is not the first process.
+    if argv.first().is_some_and(|name| name.to_bytes() == vm::INIT) && rustix::process::getpid().as_raw_pid() == 1 {
+        vm::run();
     }
     let role = match argv.get(1).copied() {
         // Killing everything means `kill(-1)` for an init; anybody else would take the host's processes down with it.

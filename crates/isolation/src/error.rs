@@ -64,6 +64,27 @@ pub enum IsolationError {
 }
 
 impl IsolationError {
+    /// The same error at another level: one that stands on the level at which it came up.
+    pub(crate) fn at(self, level: Level) -> Self {
+        match self {
+            Self::Step {
+                step, subject, source, ..
+            } => Self::Step {
+                level,
+                step,
+                subject,
+                source,
+            },
+            Self::NotEnforceable { what, reason, hint, .. } => Self::NotEnforceable {
+                level,
+                what,
+                reason,
+                hint,
+            },
+            other => other,
+        }
+    }
+
     /// Whether this machine does not let this user make namespaces, without which a weaker level is left.
     pub fn forbids_namespaces(&self) -> bool {
         matches!(self, Self::Step { level: Level::Process, step, source, .. } if is_about_namespaces(step, source))

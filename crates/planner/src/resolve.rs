@@ -141,6 +141,7 @@ fn resolve_for(
         id,
         level,
         runtime: None,
+        vm: None,
         degrade: spec.degrade,
         entries: tree.into_order(),
         user: base_entries::first_user(&spec.root, ids),

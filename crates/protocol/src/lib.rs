@@ -20,6 +20,7 @@ mod message;
 pub mod rename;
 pub mod sudo;
 pub mod tools;
+pub mod vm;
 
 pub use frame::{FrameError, HEADER, MessageDecoder, encode, encode_into};
 pub use message::{

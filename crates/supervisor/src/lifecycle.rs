@@ -36,7 +36,7 @@ use offleash_sys::cgroup::ControlGroup;
 pub use self::error::LifecycleError;
 pub(crate) use self::kept::{KeptSandbox, record_kept};
 pub use self::level::choose as choose_level;
-pub use self::level::find_runtime;
+pub use self::level::{find_hypervisor, find_runtime};
 use self::making::{
     CallerEnvironment, HeldSandbox, LaunchSpec, PlannedCommand, RunningSandbox, SandboxMaking, SandboxSetup,
     StateSource, UnmadeSandbox,

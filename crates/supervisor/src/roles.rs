@@ -7,6 +7,7 @@ use offleash_core::id::RunId;
 use offleash_core::text::Text;
 use offleash_isolation::limits::MEASURE_ROLE;
 pub use offleash_isolation::limits::SUPERVISE_COMMAND;
+use offleash_isolation::microvm::{CARRY_ROLE, HYPERVISOR_ROLE};
 use offleash_protocol::Dialogue;
 use serde::{Deserialize, Serialize};
 
@@ -40,10 +41,14 @@ pub enum SupervisorRole {
     SyncVolume,
     /// Takes calls of tools for a sandbox.
     ServeTools,
+    /// Carries the virtual machine of a sandbox, inside that.
+    CarryVm,
+    /// Becomes the hypervisor of one.
+    BecomeHypervisor,
 }
 
 impl SupervisorRole {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 13] = [
         Self::Sandbox,
         Self::Local,
         Self::Prewarmed,
@@ -55,6 +60,8 @@ impl SupervisorRole {
         Self::FetchImage,
         Self::SyncVolume,
         Self::ServeTools,
+        Self::CarryVm,
+        Self::BecomeHypervisor,
     ];
 
     /// Its word behind the command.
@@ -71,6 +78,8 @@ impl SupervisorRole {
             Self::FetchImage => FETCH_ROLE,
             Self::SyncVolume => SYNC_ROLE,
             Self::ServeTools => TOOLS_ROLE,
+            Self::CarryVm => CARRY_ROLE,
+            Self::BecomeHypervisor => HYPERVISOR_ROLE,
         }
     }
 

@@ -3,7 +3,8 @@
 use std::io;
 
 use rustix::io::Errno;
-use rustix::thread::{CapabilitySet, CapabilitySets, Gid, Uid};
+pub use rustix::thread::CapabilitySet;
+use rustix::thread::{CapabilitySets, Gid, Uid};
 
 /// Becomes `uid` and `gid`, without supplementary groups where the kernel lets us drop them.
 ///

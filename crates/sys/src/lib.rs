@@ -21,6 +21,7 @@ pub mod credentials;
 pub mod filter;
 #[cfg(feature = "std")]
 pub mod landlock;
+pub mod machine;
 #[cfg(feature = "std")]
 pub mod mount;
 #[cfg(feature = "std")]
@@ -29,6 +30,8 @@ pub mod namespaces;
 pub mod network;
 #[cfg(feature = "std")]
 pub mod origin;
+#[cfg(feature = "std")]
+pub mod ownership;
 #[cfg(feature = "std")]
 pub mod process;
 pub mod pty;
@@ -44,3 +47,5 @@ pub mod signals;
 #[cfg(feature = "std")]
 pub mod socket;
 pub mod spawn;
+#[cfg(feature = "std")]
+pub mod timestamp;

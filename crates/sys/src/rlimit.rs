@@ -62,6 +62,26 @@ impl LimitedResource {
         }
     }
 
+    /// Its number in the kernel (`include/uapi/asm-generic/resource.h`).
+    pub fn number(self) -> u32 {
+        match self {
+            LimitedResource::CpuSeconds => 0,
+            LimitedResource::FileSize => 1,
+            LimitedResource::Data => 2,
+            LimitedResource::Stack => 3,
+            LimitedResource::Core => 4,
+            LimitedResource::Processes => 6,
+            LimitedResource::OpenFiles => 7,
+            LimitedResource::LockedMemory => 8,
+            LimitedResource::AddressSpace => 9,
+            LimitedResource::PendingSignals => 11,
+            LimitedResource::MessageQueues => 12,
+            LimitedResource::Nice => 13,
+            LimitedResource::RealtimePriority => 14,
+            LimitedResource::RealtimeMicroseconds => 15,
+        }
+    }
+
     fn kernel(self) -> rustix::process::Resource {
         use rustix::process::Resource as Kernel;
         match self {

@@ -28,8 +28,8 @@ pub use children::{
 };
 pub use starter::ChildStarter;
 use strings::CStringArray;
-pub use user::{SpawnUser, become_user};
-pub use worker::fork_worker;
+pub use user::{SpawnUser, become_user, become_user_keeping};
+pub use worker::{fork_process, fork_worker};
 
 /// A program to start.
 #[derive(Debug, Clone, Copy)]

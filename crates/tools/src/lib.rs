@@ -1,5 +1,5 @@
 //! Tools that run outside on behalf of code in a sandbox: what is asked for is judged ([`ToolDesk`]), and what passes is
-//! made ([`serve`]).
+//! made ([`serve()`]).
 //!
 //! Requests are of whoever lives in the sandbox, and each is hostile until it was judged. What the judge has read is what is
 //! passed on, written anew: no second reader can understand it otherwise.

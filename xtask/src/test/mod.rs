@@ -65,7 +65,11 @@ fn install_sdks() -> Vec<Skip> {
         what: format!("tests with `{sdk}`, an SDK or libraries"),
         reason,
     };
-    missing.map(skip).collect()
+    let kernel = virtual_machine::install_kernel().err().map(|reason| Skip {
+        what: "tests with virtual machines of our own".to_owned(),
+        reason,
+    });
+    missing.map(skip).chain(kernel).collect()
 }
 
 fn check_sources(summary: &mut Summary) {

@@ -21,7 +21,7 @@ use crate::sdks;
 const ID: u32 = 4242;
 
 /// The rooms whose tests inside the sources depend on who runs them.
-const ROOMS_THAT_TOUCH_THE_KERNEL: [&str; 8] = [
+const ROOMS_THAT_TOUCH_THE_KERNEL: [&str; 9] = [
     "buckets",
     "sys",
     "isolation",
@@ -30,6 +30,7 @@ const ROOMS_THAT_TOUCH_THE_KERNEL: [&str; 8] = [
     "images",
     "supervisor",
     "daemon",
+    "tree",
 ];
 
 /// Tests that read the workspace, by the name of their file. The drivers of languages are programs as any other, whoever runs

@@ -138,7 +138,7 @@ const PROGRAMS: [Program; 25] = [
     Program {
         command: "qemu-system-x86_64",
         package: "qemu-system-x86",
-        needed_for: "the tests in a virtual machine with cgroup v2",
+        needed_for: "the tests in a virtual machine with cgroup v2, and level `microvm`",
     },
 ];
 

@@ -14,7 +14,7 @@ use offleash_api::{Listen, ServerConfig, TlsFiles};
 use offleash_core::bucket::BucketEndpoint;
 use offleash_core::level::{DegradeMode, Level};
 use offleash_daemon::{AdmissionConfig, DaemonConfig, SandboxLimits};
-use offleash_supervisor::lifecycle::find_runtime;
+use offleash_supervisor::lifecycle::{find_hypervisor, find_runtime};
 
 use self::keys::{Server, Tables};
 use self::written::{Written, Wrong};
@@ -210,6 +210,8 @@ fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Wrong> 
         Some(word) => Some(word.parse().map_err(|error| Wrong::new("sandboxes.level", error))?),
     };
     config.runtime = sandboxes.runtime.as_deref().map(PathBuf::from);
+    config.hypervisor = sandboxes.hypervisor.as_deref().map(PathBuf::from);
+    config.vm_kernel = sandboxes.vm_kernel.as_deref().map(PathBuf::from);
     let min_level = sandboxes.min_level.as_deref().map(str::parse).transpose();
     config.min_level = min_level.map_err(|error| Wrong::new("sandboxes.min_level", error))?;
     config.degrade = match sandboxes.degrade.as_deref() {
@@ -277,13 +279,13 @@ fn endpoints(written: &[String]) -> Result<Vec<BucketEndpoint>, Wrong> {
 /// Refuses levels at which no sandbox of the server can be made.
 fn check_level(config: &DaemonConfig) -> Result<(), Wrong> {
     /// Those of which sandboxes have a root of their own, as all of the server's have.
-    const THERE: [Level; 2] = [Level::Process, Level::Container];
+    const THERE: [Level; 3] = [Level::Process, Level::Container, Level::Microvm];
     let wrong = |key, level| {
         Wrong::new(
             key,
             format!(
-                "it is `{level}`, and sandboxes of the server are of level `{}` or `{}`",
-                THERE[0], THERE[1]
+                "it is `{level}`, and sandboxes of the server are of level `{}`, `{}` or `{}`",
+                THERE[0], THERE[1], THERE[2]
             ),
         )
     };
@@ -293,9 +295,14 @@ fn check_level(config: &DaemonConfig) -> Result<(), Wrong> {
         let why = "there is no such `runsc`, `crun` or `runc`; `offleash doctor` says what the machine has";
         return Err(Wrong::new("sandboxes.runtime", why));
     }
-    match (config.level, config.min_level) {
-        (Some(level), _) if !THERE.contains(&level) => Err(wrong("sandboxes.level", level)),
-        (_, Some(level)) if level > THERE[1] => Err(wrong("sandboxes.min_level", level)),
+    let wanted = config.hypervisor.as_deref();
+    let is_needed = wanted.is_some() || config.level == Some(Level::Microvm);
+    if is_needed && find_hypervisor(wanted).is_none() {
+        let why = "there is no such hypervisor; `offleash doctor` says what the machine has";
+        return Err(Wrong::new("sandboxes.hypervisor", why));
+    }
+    match config.level {
+        Some(level) if !THERE.contains(&level) => Err(wrong("sandboxes.level", level)),
         _ => Ok(()),
     }
 }

@@ -224,10 +224,10 @@ fn what_is_not_known_is_refused() {
     }
     for text in [
         "[sandboxes]\nlevel = \"best\"",
-        "[sandboxes]\nlevel = \"microvm\"",
+        "[sandboxes]\nhypervisor = \"/no/such/qemu\"",
         "[sandboxes]\nruntime = \"/no/such/runsc\"",
         "[sandboxes]\nlevel = \"process-landlock\"",
-        "[sandboxes]\nmin_level = \"microvm\"",
+        "[sandboxes]\nmin_level = \"best\"",
         "[sandboxes]\ndegrade = \"maybe\"",
         "[limits]\ncpus = 33",
         "[limits]\ncpus = 0",
@@ -311,8 +311,8 @@ fn what_is_wrong_is_told_with_its_file_its_place_and_its_key() {
             "serve.toml:2:1: sandboxes.level: `best` is not a level",
         ),
         (
-            "[sandboxes]\nlevel = \"microvm\"",
-            "serve.toml:2:1: sandboxes.level: it is `microvm`, and sandboxes of the server are of level `process` or `container`",
+            "[sandboxes]\nlevel = \"process-landlock\"",
+            "serve.toml:2:1: sandboxes.level: it is `process-landlock`, and sandboxes of the server are of level `process`, `container` or `microvm`",
         ),
         (
             "[sandboxes]\ndegrade = \"maybe\"",

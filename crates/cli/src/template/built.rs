@@ -61,7 +61,9 @@ fn called(template: &Value) -> String {
 
 /// Whether that is `KEY/NAME`, as no template of the machine is called.
 pub(super) fn is_of_key(name: &str) -> bool {
-    name.contains('/')
+    // What begins with a dot is a path that somebody meant.
+    let key = name.split_once('/').map(|(key, _)| key);
+    key.is_some_and(|key| !key.is_empty() && !key.starts_with('.'))
 }
 
 /// What the server says of templates that are all named by their keys; `None` if none is.

@@ -14,21 +14,21 @@ const PYTHON: &str = "/usr/bin/python3";
 pub(crate) const FEATURES: &[Feature] = &[
     Feature {
         name: "exit codes, signals, programs that are not there",
-        cells: [Yes; 4],
+        cells: [Yes; 5],
         needs_root: false,
         show: ends,
         ask: &[],
     },
     Feature {
         name: "standard input, output and error",
-        cells: [Yes; 4],
+        cells: [Yes; 5],
         needs_root: false,
         show: streams,
         ask: &[],
     },
     Feature {
         name: "a terminal",
-        cells: [Refused("cannot give a command a terminal"), Yes, Yes, Yes],
+        cells: [Refused("cannot give a command a terminal"), Yes, Yes, Yes, Yes],
         needs_root: false,
         show: terminal,
         ask: &["-t", "--", "true"],
@@ -40,6 +40,7 @@ pub(crate) const FEATURES: &[Feature] = &[
             Differs("the host's"),
             Differs("gVisor's, in user space"),
             Differs("the host's"),
+            Differs("the machine's own Linux"),
         ],
         needs_root: false,
         show: kernel,
@@ -47,56 +48,56 @@ pub(crate) const FEATURES: &[Feature] = &[
     },
     Feature {
         name: "namespaces of the host's kernel cannot be made",
-        cells: [Yes, Yes, Differs("only gVisor's own"), Yes],
+        cells: [Yes, Yes, Differs("only gVisor's own"), Yes, Yes],
         needs_root: false,
         show: namespaces,
         ask: &[],
     },
     Feature {
         name: "processes of the host are not there",
-        cells: [Differs("seen, not touched"), Yes, Yes, Yes],
+        cells: [Differs("seen, not touched"), Yes, Yes, Yes, Yes],
         needs_root: false,
         show: processes,
         ask: &[],
     },
     Feature {
         name: "changes to the workspace are kept aside, shown, applied",
-        cells: [Yes; 4],
+        cells: [Yes; 5],
         needs_root: false,
         show: changes,
         ask: &[],
     },
     Feature {
         name: "a workspace that is written to (`:rw`)",
-        cells: [Yes; 4],
+        cells: [Yes; 5],
         needs_root: false,
         show: written,
         ask: &[],
     },
     Feature {
         name: "directories of the workspace can be renamed",
-        cells: [Yes; 4],
+        cells: [Yes; 5],
         needs_root: false,
         show: renamed,
         ask: &[],
     },
     Feature {
         name: "files of the host that were not granted are not there",
-        cells: [Yes; 4],
+        cells: [Yes; 5],
         needs_root: false,
         show: hidden,
         ask: &[],
     },
     Feature {
         name: "wall time",
-        cells: [Yes; 4],
+        cells: [Yes; 5],
         needs_root: false,
         show: wall_time,
         ask: &[],
     },
     Feature {
         name: "memory",
-        cells: [Yes; 4],
+        cells: [Yes; 5],
         needs_root: false,
         show: memory,
         ask: &[],
@@ -108,6 +109,7 @@ pub(crate) const FEATURES: &[Feature] = &[
             Differs("no more are started"),
             Differs("the sandbox ends"),
             Differs("no more are started"),
+            Differs("no more are started, and nobody is told"),
         ],
         needs_root: true,
         show: pids,
@@ -115,7 +117,7 @@ pub(crate) const FEATURES: &[Feature] = &[
     },
     Feature {
         name: "size of a file",
-        cells: [Yes; 4],
+        cells: [Yes; 5],
         needs_root: false,
         show: file_size,
         ask: &[],
@@ -127,6 +129,7 @@ pub(crate) const FEATURES: &[Feature] = &[
             Yes,
             Yes,
             Yes,
+            Refused("that services of the host are reached"),
         ],
         needs_root: false,
         show: service,
@@ -134,35 +137,41 @@ pub(crate) const FEATURES: &[Feature] = &[
     },
     Feature {
         name: "no network unless it is asked for",
-        cells: [Yes; 4],
+        cells: [Yes; 5],
         needs_root: false,
         show: no_network,
         ask: &[],
     },
     Feature {
         name: "a root of its own (`--root base`, templates, images)",
-        cells: [Refused("give a sandbox a root of its own"), Yes, Yes, Yes],
+        cells: [Refused("give a sandbox a root of its own"), Yes, Yes, Yes, Yes],
         needs_root: false,
         show: own_root,
         ask: &["--root", "base", "--no-workspace", "--", "true"],
     },
     Feature {
         name: "volumes",
-        cells: [Refused("cannot enforce volume"), Yes, Yes, Yes],
+        cells: [Refused("cannot enforce volume"), Yes, Yes, Yes, Yes],
         needs_root: false,
         show: volumes,
         ask: &["--volume", "v:/data", "--", "true"],
     },
     Feature {
         name: "only some programs (`commands`)",
-        cells: [Yes, Yes, Refused("Landlock holds that"), Refused("Landlock holds that")],
+        cells: [
+            Yes,
+            Yes,
+            Refused("Landlock holds that"),
+            Refused("Landlock holds that"),
+            Refused("Landlock holds that"),
+        ],
         needs_root: false,
         show: commands,
         ask: &["--allow-command", "/bin/sh", "--", "/bin/sh", "-c", "exit"],
     },
     Feature {
         name: "the record says what holds it",
-        cells: [Yes; 4],
+        cells: [Yes; 5],
         needs_root: false,
         show: record,
         ask: &[],
@@ -227,7 +236,11 @@ fn terminal(site: &Site, _: Column, flags: &[&str]) {
 fn kernel(site: &Site, column: Column, flags: &[&str]) {
     let inside = printed(&run(site, flags, &[], &["uname", "-r"]));
     let host = Command::new("uname").arg("-r").stdin(Stdio::null()).output().unwrap();
-    assert_eq!(inside == stdout(&host), column != Column::Gvisor, "{inside}");
+    assert_eq!(
+        inside == stdout(&host),
+        !matches!(column, Column::Gvisor | Column::Microvm),
+        "{inside}"
+    );
 }
 
 fn namespaces(site: &Site, column: Column, flags: &[&str]) {
@@ -321,6 +334,10 @@ fn pids(site: &Site, column: Column, flags: &[&str]) {
     ]
     .concat();
     let record = record_of(&site.offleash(arguments).output().unwrap());
+    if column == Column::Microvm {
+        assert_eq!(record["outcome"]["kind"], "exited", "{record}");
+        return;
+    }
     let hits = record["limits_hit"].as_array().unwrap();
     let hit = hits.iter().find(|hit| hit["limit"] == "pids");
     assert!(hit.is_some(), "{record}");
@@ -393,6 +410,7 @@ fn record(site: &Site, column: Column, flags: &[&str]) {
         Column::Landlock => "process-landlock",
         Column::Process => "process",
         Column::Gvisor | Column::Crun => "container",
+        Column::Microvm => "microvm",
     };
     assert_eq!(record["level"], level, "{record}");
     let runtime = record["enforced"]["runtime"].as_str().unwrap_or_default();
@@ -404,4 +422,9 @@ fn record(site: &Site, column: Column, flags: &[&str]) {
     assert!(named.is_none() || has_version, "{record}");
     let kernel = record["enforced"]["kernel"].as_str().unwrap_or_default();
     assert_eq!(kernel.contains("platform"), column == Column::Gvisor, "{record}");
+    if column == Column::Microvm {
+        assert_eq!(record["enforced"]["emulation"], "TCG", "{record}");
+        let hypervisor = record["enforced"]["hypervisor"].as_str().unwrap_or_default();
+        assert!(hypervisor.starts_with("QEMU "), "{record}");
+    }
 }

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use super::Column;
 use super::support::levels::runsc;
 use super::support::processes::{eventually, signal, start, wait};
-use super::support::{Site, skip, stderr};
+use super::support::{Site, is_root, skip, stderr};
 
 #[test]
 fn a_runtime_that_is_not_there_or_none_is_refused_with_a_hint() {
@@ -111,6 +111,36 @@ fn nothing_is_left_of_a_sandbox_whose_supervisor_is_killed() {
                 (!std::path::Path::new(&format!("/proc/{pid}")).exists()).then_some(())
             });
         }
+    }
+}
+
+#[test]
+fn threads_of_a_runtime_are_bounded_where_no_group_counts_them() {
+    if is_root() {
+        return skip("a control group counts the processes of a sandbox of root's");
+    }
+    for column in [Column::Gvisor, Column::Crun] {
+        let Some(flags) = column.flags() else { continue };
+        let site = Site::new();
+        let mut arguments = vec!["run".to_owned(), "--pids".to_owned(), "100".to_owned()];
+        arguments.extend(flags);
+        arguments.extend(["--", "/bin/sh", "-c", "echo begun; sleep 600"].map(str::to_owned));
+        let mut child = start(&mut site.offleash(arguments));
+        let begun = super::support::processes::read_until(child.stdout.as_mut().unwrap(), "begun\n");
+        assert!(begun.contains("begun"), "{begun}");
+        let limits = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/limits")).ok();
+        let found: Vec<String> = below(child.id()).iter().filter_map(limits).collect();
+        signal(&child, Signal::KILL);
+        wait(&mut child);
+        // The supervisor's own child, which becomes the runtime, and all below it.
+        let is_bounded = |limits: &String| {
+            let line = limits.lines().find(|line| line.starts_with("Max processes")).unwrap();
+            line.split_whitespace().nth(2).unwrap().parse::<u64>().unwrap() <= 164
+        };
+        if found.is_empty() {
+            return skip("the kernel does not tell the children of processes");
+        }
+        assert!(found.iter().all(is_bounded), "{found:?}");
     }
 }
 

@@ -49,6 +49,8 @@ pub(crate) fn order(site: &Site) -> SupervisorOrder {
         env: vec![(Text(b"OWN".to_vec()), Text(b"value".to_vec()))],
         level: None,
         runtime: None,
+        hypervisor: None,
+        vm_kernel: None,
         min_level: None,
         degrade: DegradeMode::Allow,
         limits: LimitsOrder {

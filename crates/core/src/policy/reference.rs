@@ -21,7 +21,7 @@ pub struct KeyDoc {
 const PATHS: &str = "list of path patterns";
 
 /// Key, kind, default, sentence, example.
-const KEYS: [(&str, &str, &str, &str, &str); 59] = [
+const KEYS: [(&str, &str, &str, &str, &str); 60] = [
     (
         "level",
         "word",
@@ -321,6 +321,13 @@ const KEYS: [(&str, &str, &str, &str, &str); 59] = [
     ),
     ("commands", "table", "{}", "which executables may be run", "{}"),
     ("env", "table", "{}", "which variables the sandbox sees", "{}"),
+    (
+        "tool",
+        "list of tables",
+        "[]",
+        "tools that code inside may call, each `[[tool]]`",
+        "[]",
+    ),
     (
         "tool[].name",
         "name",

@@ -141,6 +141,8 @@ fn order(host: &SandboxHost, config: &DaemonConfig, id: &RunId, origin: &Templat
         env: Vec::new(),
         level: config.level,
         runtime: None,
+        hypervisor: None,
+        vm_kernel: None,
         min_level: config.min_level,
         degrade: config.degrade,
         limits: limits(config),

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use offleash_core::plan::Plan;
 use offleash_core::runtime::{RuntimeKind, RuntimePlan, RuntimePlatform};
 use offleash_sys::mount::{self, MountRestrictions};
+use offleash_sys::rlimit::{self, LimitedResource};
 use offleash_sys::{credentials, landlock, process, seccomp};
 use rustix::fs::{CWD, Mode, OFlags};
 
@@ -30,6 +31,8 @@ const STATE: &str = "/state";
 const SAID: &str = "said";
 /// The name of the container, of which there is one.
 const CONTAINER: &str = "sandbox";
+/// How many threads are a runtime's own, beside those of its code.
+const OWN_THREADS: u64 = 64;
 /// How large its own files may become together, bytes.
 const MAX_OWN_FILES: &[u8] = b"16777216";
 
@@ -94,7 +97,9 @@ impl HousedProgram for RuntimeHousing {
     }
 
     fn house(&self, plan: &Plan, held: HeldByGroup, fetched: &[OwnedFd]) -> Result<OwnedFd, StepFailure> {
-        build(plan, held, fetched).map_err(step("making the runtime's own root"))
+        let root = build(plan, held, fetched).map_err(step("making the runtime's own root"))?;
+        bound_processes(plan, held)?;
+        Ok(root)
     }
 
     fn confine(&self, plan: &Plan) -> Result<Vec<ReportLine>, StepFailure> {
@@ -150,6 +155,18 @@ impl HousedProgram for RuntimeHousing {
 fn mount_groups() -> io::Result<()> {
     let groups = mount::new_filesystem(c"cgroup2", &[], READ_ONLY)?;
     mount::attach_at(groups.as_fd(), CWD, Path::new("/sys/fs/cgroup"))
+}
+
+/// Bounds the threads of the runtime and all that it starts, where no group counts them: gVisor takes one of the host for each of
+/// its code's. Set in the user namespace, it is compared with what is there.
+fn bound_processes(plan: &Plan, held: HeldByGroup) -> Result<(), StepFailure> {
+    let Some(pids) = plan.limits.pids.filter(|_| !held.pids) else {
+        return Ok(());
+    };
+    let most = pids.saturating_add(OWN_THREADS);
+    let bounded = rlimit::lower(LimitedResource::Processes, most);
+    bounded.map_err(|error| step("bounding the runtime's threads")(error.source.into()))?;
+    Ok(())
 }
 
 /// Where the libraries of programs are: directories of the host, and what links to them.

@@ -25,6 +25,7 @@ use self::running::new_sandbox;
 use crate::error::IsolationError;
 use crate::process::create::PendingInit;
 use crate::sandbox::{Backend, LeftoverKeeper, Sandbox, SandboxIds};
+use crate::search_path::find_program;
 
 /// Where the guest's program is inside.
 const GUEST: &str = "/run/.offleash-guest";
@@ -135,23 +136,7 @@ fn refuse_what_cannot_be(plan: &Plan) -> Result<(), IsolationError> {
 
 /// The same error at this level.
 fn at_this_level(error: IsolationError) -> IsolationError {
-    match error {
-        IsolationError::Step {
-            step, subject, source, ..
-        } => IsolationError::Step {
-            level: Level::Container,
-            step,
-            subject,
-            source,
-        },
-        IsolationError::NotEnforceable { what, reason, hint, .. } => IsolationError::NotEnforceable {
-            level: Level::Container,
-            what,
-            reason,
-            hint,
-        },
-        other => other,
-    }
+    error.at(Level::Container)
 }
 
 /// A runtime that was found.
@@ -165,10 +150,10 @@ pub fn find_runtime(search_path: &std::ffi::OsStr, wanted: Option<&Path>) -> Opt
         Some(name) => {
             let name = name.to_str()?;
             let kind = RuntimeKind::of_program(name)?;
-            Some((kind, resolved(crate::probe::find_program(name, search_path)?)?))
+            Some((kind, resolved(find_program(name, search_path)?)?))
         }
         None => RuntimeKind::LOOKED_FOR.into_iter().find_map(|kind| {
-            let found = crate::probe::find_program(kind.name(), search_path)?;
+            let found = find_program(kind.name(), search_path)?;
             Some((kind, resolved(found)?))
         }),
     }

@@ -14,6 +14,15 @@ const CONTAINER: [&str; 5] = [
     "seccomp",
     "container-runtimes",
 ];
+/// What level `microvm` cannot be without.
+const MICROVM: [&str; 6] = [
+    "kernel",
+    "user-namespaces",
+    "mount-calls",
+    "seccomp",
+    "hypervisors",
+    "guest-kernel",
+];
 /// What level `process-landlock` cannot be without.
 const PROCESS_LANDLOCK: [&str; 3] = ["kernel", "landlock", "seccomp"];
 
@@ -27,7 +36,7 @@ fn of_level(level: Level, checks: &[FeatureCheck]) -> LevelReport {
         Level::ProcessLandlock => weaker(from_needs(level, &PROCESS_LANDLOCK, checks), checks),
         Level::Process => from_needs(level, &PROCESS, checks),
         Level::Container => from_needs(level, &CONTAINER, checks),
-        Level::Microvm => not_built(level, "hypervisors", checks),
+        Level::Microvm => emulated(from_needs(level, &MICROVM, checks)),
     }
 }
 
@@ -46,6 +55,19 @@ fn weaker(report: LevelReport, checks: &[FeatureCheck]) -> LevelReport {
         };
     }
     report
+}
+
+/// Machines are emulated, which is for whoever asks for this level to know.
+fn emulated(report: LevelReport) -> LevelReport {
+    let emulation = if report.available {
+        "; its instructions are emulated (TCG)"
+    } else {
+        ""
+    };
+    LevelReport {
+        why: format!("{}{emulation}", report.why),
+        ..report
+    }
 }
 
 fn from_needs(level: Level, needs: &[&str], checks: &[FeatureCheck]) -> LevelReport {
@@ -67,19 +89,6 @@ fn from_needs(level: Level, needs: &[&str], checks: &[FeatureCheck]) -> LevelRep
     }
 }
 
-/// A level that this version has no code for, whatever the machine offers.
-fn not_built(level: Level, programs: &str, checks: &[FeatureCheck]) -> LevelReport {
-    let offered = checks
-        .iter()
-        .find(|check| check.name == programs && check.status == FeatureStatus::Ok);
-    let offered = offered.map_or_else(String::new, |check| format!("; the machine has {}", check.found));
-    LevelReport {
-        level,
-        available: false,
-        why: format!("not in this version of offleash{offered}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,6 +102,7 @@ mod tests {
             "landlock",
             "container-runtimes",
             "hypervisors",
+            "guest-kernel",
         ];
         let status = |name| {
             if missing.contains(&name) {
@@ -116,11 +126,15 @@ mod tests {
 
     #[test]
     fn a_level_is_available_when_nothing_it_needs_is_missing() {
-        let all = [Level::ProcessLandlock, Level::Process, Level::Container];
-        assert_eq!(available(&[]), all);
-        assert_eq!(available(&["container-runtimes"]), all[..2]);
+        assert_eq!(available(&[]), Level::ALL);
+        assert_eq!(
+            available(&["container-runtimes"]),
+            [Level::ProcessLandlock, Level::Process, Level::Microvm]
+        );
+        assert_eq!(available(&["guest-kernel"]), Level::ALL[..3]);
+        assert_eq!(available(&["hypervisors"]), Level::ALL[..3]);
         assert_eq!(available(&["user-namespaces"]), [Level::ProcessLandlock]);
-        assert_eq!(available(&["landlock"]), [Level::Container]);
+        assert_eq!(available(&["landlock"]), [Level::Container, Level::Microvm]);
         assert_eq!(available(&["seccomp"]), []);
     }
 
@@ -136,12 +150,11 @@ mod tests {
     }
 
     #[test]
-    fn a_level_says_what_it_lacks_and_one_that_is_not_built_what_the_machine_has() {
+    fn a_level_says_what_it_lacks_and_whether_it_is_emulated() {
         let reports = from_checks(&checks(&["user-namespaces", "mount-calls"]));
         assert_eq!(reports[1].why, "lacks user-namespaces, mount-calls");
-        assert_eq!(
-            reports[3].why,
-            "not in this version of offleash; the machine has /usr/bin/crun"
-        );
+        assert_eq!(reports[3].why, "lacks user-namespaces, mount-calls");
+        let whole = from_checks(&checks(&[]));
+        assert!(whole[3].why.ends_with("emulated (TCG)"), "{}", whole[3].why);
     }
 }

@@ -94,11 +94,6 @@ pub struct ProbeSubject {
     pub search_path: OsString,
 }
 
-/// The first executable file of that name in `search_path`.
-pub fn find_program(name: &str, search_path: &std::ffi::OsStr) -> Option<PathBuf> {
-    programs::find(name, search_path)
-}
-
 impl ProbeSubject {
     /// This process, its program and its `PATH`.
     ///
@@ -183,6 +178,7 @@ pub fn probe(subject: &ProbeSubject) -> ProbeReport {
         host::kvm(),
         programs::container_runtimes(&subject.search_path),
         programs::hypervisors(&subject.search_path),
+        programs::guest_kernel(&subject.state_directory),
         surroundings.check(),
     ];
     let levels = levels::from_checks(&checks);

@@ -1,14 +1,15 @@
 //! Programs on this machine that stronger levels would use.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
-
-use rustix::fs::{Access, access};
+use std::path::Path;
 
 use offleash_core::runtime::RuntimeKind;
 
 use super::{FeatureCheck, FeatureRemedy, FeatureStatus, shown};
+use crate::microvm::error::KERNEL_COMMANDS;
+use crate::microvm::{hypervisor, kernel};
 use crate::runtime_facts as facts;
+use crate::search_path::find_program;
 
 /// gVisor, as every release of Debian can have it: a static program in the package of Debian 13.
 const INSTALL_GVISOR: [&str; 6] = [
@@ -19,27 +20,13 @@ const INSTALL_GVISOR: [&str; 6] = [
     "dpkg-deb -x runsc_*.deb .",
     "ln -s /opt/gvisor/usr/bin/runsc /usr/local/bin/runsc",
 ];
-const HYPERVISORS: [&str; 5] = [
-    "qemu-system-x86_64",
-    "qemu-system-aarch64",
-    "qemu-kvm",
-    "firecracker",
-    "cloud-hypervisor",
-];
-
-/// The first executable file `name` in `search_path`.
-pub(super) fn find(name: &str, search_path: &OsStr) -> Option<PathBuf> {
-    std::env::split_paths(search_path)
-        .filter(|directory| directory.is_absolute())
-        .map(|directory| directory.join(name))
-        .find(|path| path.is_file() && access(path, Access::EXEC_OK).is_ok())
-}
+const HYPERVISORS: [&str; 1] = [hypervisor::PROGRAM];
 
 /// The runtimes that level `container` takes, with their versions and what is known against those.
 pub(super) fn container_runtimes(search_path: &OsStr) -> FeatureCheck {
     let found: Vec<_> = RuntimeKind::ALL
         .into_iter()
-        .filter_map(|kind| Some((kind, find(kind.name(), search_path)?)))
+        .filter_map(|kind| Some((kind, find_program(kind.name(), search_path)?)))
         .map(|(kind, path)| (kind, facts::version(&path), path))
         .collect();
     let check = |status, found: String| FeatureCheck::new("container-runtimes", status, found, "level `container`");
@@ -85,13 +72,31 @@ fn install_gvisor() -> FeatureRemedy {
 }
 
 pub(super) fn hypervisors(search_path: &OsStr) -> FeatureCheck {
-    any_of("hypervisors", &HYPERVISORS, search_path, "level `microvm`")
+    let check = any_of("hypervisors", &HYPERVISORS, search_path, "level `microvm`");
+    let mend = (check.status == FeatureStatus::Missing)
+        .then(|| FeatureRemedy::new("install QEMU", &["apt install qemu-system-x86"]));
+    check.with_mend(mend)
+}
+
+/// The kernel of guests that `offleash vm kernel` finds.
+pub(super) fn guest_kernel(state_directory: &Path) -> FeatureCheck {
+    let check = |status, found: String| FeatureCheck::new("guest-kernel", status, found, "level `microvm`");
+    match kernel::find(None, state_directory) {
+        Ok(found) => check(
+            FeatureStatus::Ok,
+            format!("{} ({})", found.release, shown(&found.image)),
+        ),
+        Err(error) => check(FeatureStatus::Missing, error.to_string()).with_mend(Some(FeatureRemedy::new(
+            "fetch Debian's kernel for virtual machines, and have it unpacked into the state directory",
+            &KERNEL_COMMANDS,
+        ))),
+    }
 }
 
 fn any_of(name: &'static str, programs: &[&str], search_path: &OsStr, needed_for: &'static str) -> FeatureCheck {
     let found: Vec<_> = programs
         .iter()
-        .filter_map(|program| find(program, search_path))
+        .filter_map(|program| find_program(program, search_path))
         .collect();
     if found.is_empty() {
         return FeatureCheck::new(
@@ -112,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_executable_files_in_absolute_directories_are_found_and_the_first_wins() {
+    fn without_gvisor_the_runtimes_that_are_found_are_limited() {
         let directory = tempfile::tempdir().unwrap();
         let place = |path: &str, mode| {
             let path = directory.path().join(path);
@@ -123,11 +128,8 @@ mod tests {
         place("a/crun", 0o644);
         place("b/crun", 0o755);
         place("c/crun", 0o755);
-        std::fs::create_dir_all(directory.path().join("a/runc")).unwrap();
         let directories = ["a", "b", "c"].map(|name| directory.path().join(name));
-        let search_path = std::env::join_paths([PathBuf::from(".")].iter().chain(&directories)).unwrap();
-        assert_eq!(find("crun", &search_path), Some(directory.path().join("b/crun")));
-        assert_eq!(find("runc", &search_path), None, "a directory is not a program");
+        let search_path = std::env::join_paths([std::path::PathBuf::from(".")].iter().chain(&directories)).unwrap();
         let runtimes = container_runtimes(&search_path);
         assert_eq!(runtimes.status, FeatureStatus::Limited, "without gVisor: {runtimes:?}");
         assert!(

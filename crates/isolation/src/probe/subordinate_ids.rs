@@ -5,7 +5,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use super::{FeatureCheck, FeatureRemedy, FeatureStatus, programs};
+use super::{FeatureCheck, FeatureRemedy, FeatureStatus};
+use crate::search_path::find_program;
 
 /// How many ids a range needs: those of a usual system, `nobody` included.
 const COUNT: u64 = 65_536;
@@ -83,7 +84,7 @@ fn count(ranges: &str, name: Option<&str>, uid: u32) -> u64 {
 
 /// Whether `program` is there and has the privilege that it needs: the setuid bit or file capabilities.
 fn can_map(program: &str, search_path: &OsStr) -> bool {
-    programs::find(program, search_path).is_some_and(|path| is_privileged(&path))
+    find_program(program, search_path).is_some_and(|path| is_privileged(&path))
 }
 
 fn is_privileged(path: &Path) -> bool {

@@ -23,6 +23,7 @@ use super::identity::{self, IdMaps, MapWriter};
 use super::layers::prepare_layers;
 use super::owners::OwnerMaps;
 use super::running::{ProcessSandbox, SandboxParts};
+use super::tree::HousedFile;
 use super::{child, failed, network, tree};
 use crate::error::IsolationError;
 use crate::guest_image;
@@ -343,6 +344,7 @@ impl ParentSide<'_> {
     /// Makes and sends the trees that need the host's privilege: files outside the system's own directories, with
     /// their owner mapped to the sandbox's user.
     fn send_trees(&self, owners: &mut OwnerMaps<'_>) -> Result<(), IsolationError> {
+        let housed = HousedFile::all_of(self.order.plan);
         for &number in &self.order.from_parent {
             if let (tree::GUEST, Some(guest)) = (number, &self.order.plan.guest) {
                 let tree = mount::clone_tree(mount::current_directory(), guest);
@@ -350,10 +352,9 @@ impl ParentSide<'_> {
                 self.send_tree(number, tree.as_fd())?;
                 continue;
             }
-            if let (tree::RUNTIME, Some(runtime)) = (number, &self.order.plan.runtime) {
-                let program = &runtime.program;
-                let tree = mount::clone_resolved(program);
-                let tree = tree.map_err(|error| failed("opening", program.to_string_lossy(), error))?;
+            if let Some(file) = housed.iter().find(|file| file.number == number) {
+                let tree = file.open();
+                let tree = tree.map_err(|error| failed("opening", file.path.to_string_lossy(), error))?;
                 self.send_tree(number, tree.as_fd())?;
                 continue;
             }
@@ -435,7 +436,7 @@ fn trees_of_the_parent(plan: &Plan, identity: &IdMaps) -> Vec<usize> {
         return Vec::new();
     }
     // In the order in which they are asked for.
-    let mut numbers = Vec::from_iter(plan.runtime.is_some().then_some(tree::RUNTIME));
+    let mut numbers: Vec<usize> = HousedFile::all_of(plan).iter().map(|file| file.number).collect();
     numbers.extend(plan.guest.is_some().then_some(tree::GUEST));
     for (entry, node) in plan.entries.iter().map(|entry| &entry.node).enumerate() {
         match node {

@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 
 use offleash_core::plan::{Plan, PlanEntry, PlanNode};
 use offleash_core::spec::MountAccess;
+use offleash_core::vm::TemplateUse;
 use offleash_sys::mount::{self, MountRestrictions};
-use rustix::fs::Mode;
+use rustix::fs::{Mode, OFlags};
 
 use self::kernel::EmptyCovers;
 pub(crate) use self::kernel::random_uuid;
@@ -68,6 +69,92 @@ pub(super) const GUEST: usize = 0xffff;
 
 /// The number of the tree that is the runtime's program.
 pub(crate) const RUNTIME: usize = 0xfffe;
+/// Those that a machine's carrier is made of.
+const CARRIER: usize = 0xfffd;
+const HYPERVISOR: usize = 0xfffc;
+const IMAGES: usize = 0xfffb;
+const TEMPLATE: usize = 0xfffa;
+/// The program that this process is.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// A file or directory of the host that what a first process becomes is started from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HousedFile {
+    /// The number of its tree.
+    pub(crate) number: usize,
+    /// Where it is.
+    pub(crate) path: PathBuf,
+    /// As what it is opened.
+    pub(crate) access: HousedAccess,
+}
+
+/// As what such a file is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HousedAccess {
+    /// A tree of its own, to be mounted.
+    Tree,
+    /// The same of the program that this process is, whatever became of its path.
+    OwnProgram,
+    /// A file that is read.
+    Read,
+    /// A file that is read and written, where it ends.
+    Write,
+}
+
+impl HousedFile {
+    /// Those of a plan, in the order in which they are asked for.
+    pub(crate) fn all_of(plan: &Plan) -> Vec<Self> {
+        let file = |number, path: &Path| Self {
+            number,
+            path: path.to_owned(),
+            access: HousedAccess::Tree,
+        };
+        let mut files = Vec::new();
+        files.extend(plan.runtime.as_ref().map(|runtime| file(RUNTIME, &runtime.program)));
+        if let Some(vm) = &plan.vm {
+            files.extend([
+                Self {
+                    access: HousedAccess::OwnProgram,
+                    ..file(CARRIER, Path::new(OWN_PROGRAM))
+                },
+                file(HYPERVISOR, &vm.hypervisor),
+                file(IMAGES, &vm.images),
+            ]);
+            files.extend(vm.template.as_ref().map(|template| Self {
+                access: match template.used {
+                    TemplateUse::Restore => HousedAccess::Read,
+                    TemplateUse::Save => HousedAccess::Write,
+                },
+                ..file(TEMPLATE, &template.path)
+            }));
+        }
+        files
+    }
+
+    /// Opens it.
+    pub(crate) fn open(&self) -> io::Result<OwnedFd> {
+        let flags = match self.access {
+            HousedAccess::Tree => return mount::clone_resolved(&self.path),
+            HousedAccess::OwnProgram => return own_program(&self.path),
+            HousedAccess::Read => OFlags::RDONLY,
+            HousedAccess::Write => OFlags::RDWR,
+        };
+        Ok(rustix::fs::open(
+            &self.path,
+            flags | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+            Mode::empty(),
+        )?)
+    }
+}
+
+/// The program that this process is: what the link leads to, or, for a child whose mounts are copies of those that it was started
+/// from, what lies at that path.
+fn own_program(link: &Path) -> io::Result<OwnedFd> {
+    match mount::clone_tree(mount::current_directory(), link) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => mount::clone_resolved(&std::fs::read_link(link)?),
+        cloned => cloned,
+    }
+}
 
 const SEALED: MountRestrictions = MountRestrictions {
     read_only: true,

@@ -43,6 +43,7 @@ fn plan(entries: Vec<PlanEntry>, executables: Vec<PathBuf>) -> Plan {
         id: RunId::from_parts(0, 0),
         level: Level::ProcessLandlock,
         runtime: None,
+        vm: None,
         degrade: DegradeMode::Refuse,
         entries,
         user: SandboxUser {

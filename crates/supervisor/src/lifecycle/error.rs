@@ -10,6 +10,7 @@ use offleash_core::plan::UnknownUser;
 use offleash_gateway::TrustError;
 use offleash_images::ImageError;
 use offleash_isolation::error::IsolationError;
+use offleash_isolation::microvm::error::VmError;
 use offleash_store::{ApplyError, AuditError, FileError, RunError, StateError, VolumeError};
 use rustix::io::Errno;
 
@@ -64,12 +65,9 @@ pub enum LifecycleError {
     /// There is no such upstream proxy.
     #[error(transparent)]
     UpstreamProxy(#[from] ProxyError),
-    /// No backend has the level that was asked for.
-    #[error("level `{level}` is not available in this version")]
-    LevelUnavailable {
-        /// The level.
-        level: Level,
-    },
+    /// There is no virtual machine for level `microvm`.
+    #[error(transparent)]
+    Vm(#[from] VmError),
     /// There is no OCI runtime for level `container`.
     #[error("level `container` takes an OCI runtime, and there is no {}", .wanted.as_deref().map_or_else(|| "runsc, crun or runc in PATH".to_owned(), |name| format!("`{}` that is one", name.escape_debug())))]
     NoRuntime {
@@ -126,8 +124,8 @@ impl LifecycleError {
             Self::Audit(error) => Some(error),
             Self::UpstreamProxy(error) => Some(error),
             Self::Secrets(error) => Some(error),
-            Self::LevelUnavailable { .. }
-            | Self::NoRuntime { .. }
+            Self::Vm(error) => Some(error),
+            Self::NoRuntime { .. }
             | Self::BelowFloor { .. }
             | Self::Trust(_)
             | Self::Publish { .. }
@@ -139,7 +137,7 @@ impl LifecycleError {
 impl Explained for LifecycleError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::LevelUnavailable { .. } | Self::NoRuntime { .. } | Self::BelowFloor { .. } => ErrorKind::Unsupported,
+            Self::NoRuntime { .. } | Self::BelowFloor { .. } => ErrorKind::Unsupported,
             Self::Publish { source, .. } => match source.kind() {
                 io::ErrorKind::AddrInUse => ErrorKind::Conflict,
                 io::ErrorKind::PermissionDenied => ErrorKind::Denied,
@@ -156,9 +154,6 @@ impl Explained for LifecycleError {
             Self::Run(RunError::AlreadyApplied { .. } | RunError::Discarded { .. })
             | Self::Apply(ApplyError::Run(RunError::AlreadyApplied { .. } | RunError::Discarded { .. })) => {
                 Some("`offleash runs` says which runs have changes that wait".to_owned())
-            }
-            Self::LevelUnavailable { .. } => {
-                Some("`offleash doctor` lists the levels that this machine has".to_owned())
             }
             Self::NoRuntime { .. } => Some(
                 "install `runsc` (gVisor), or name a `runsc`, `crun` or `runc` with `--runtime`, by its name or its path".to_owned(),

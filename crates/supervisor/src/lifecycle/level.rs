@@ -1,33 +1,46 @@
 //! Which level a run gets, and what makes sandboxes of it.
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use offleash_core::id::RunId;
 use offleash_core::level::{DegradeMode, Level, LevelChoice};
+use offleash_core::limits::Limits;
 use offleash_core::plan::{Plan, SandboxUser};
 use offleash_core::runtime::{RuntimeFacts, RuntimePlan};
 use offleash_core::spec::{IdChoice, MountAccess, MountSpec, RootChoice, SandboxSpec};
+use offleash_core::vm::{Acceleration, VmPlan, VmSpec};
 use offleash_isolation::container::{self, ContainerBackend};
 use offleash_isolation::error::IsolationError;
+use offleash_isolation::microvm::error::VmError;
+use offleash_isolation::microvm::{MicrovmBackend, hypervisor, images, kernel};
 use offleash_isolation::process::ProcessBackend;
 use offleash_isolation::process_landlock::ProcessLandlockBackend;
 use offleash_isolation::sandbox::{Backend, LeftoverKeeper, Sandbox, SandboxIds};
-use offleash_store::StateDirectory;
 use offleash_sys::process::is_root;
 
 use super::{LifecycleError, runtimes};
 use offleash_core::error::with_causes;
 
+/// Memory of a machine for whose code no other limit than the usual one was asked for, MiB: each page of it is looked at when it
+/// is restored.
+const USUAL_MACHINE_MIB: u64 = 512;
+/// The least in which a machine boots, MiB.
+const MIN_MACHINE_MIB: u64 = 96;
+/// What a machine's kernel takes for itself, MiB.
+const MACHINE_KERNEL_MIB: u64 = 48;
+/// Most processors of a machine.
+const MAX_MACHINE_CPUS: u32 = 16;
+
 /// The level for a spec: the one asked for; or `process`, or a stronger one where that is the floor.
 ///
 /// # Errors
-/// `LevelUnavailable` or `BelowFloor`.
+/// `BelowFloor`.
 pub fn choose(spec: &SandboxSpec) -> Result<Level, LifecycleError> {
     let level = match spec.level {
         LevelChoice::Auto => spec.min_level.unwrap_or(Level::Process).max(Level::Process),
         LevelChoice::Exactly(level) => level,
     };
-    backend(level)?;
     match spec.min_level {
         Some(floor) if level < floor => Err(LifecycleError::BelowFloor { level, floor }),
         _ => Ok(level),
@@ -38,6 +51,12 @@ pub fn choose(spec: &SandboxSpec) -> Result<Level, LifecycleError> {
 pub fn find_runtime(wanted: Option<&std::path::Path>) -> Option<std::path::PathBuf> {
     let search_path = std::env::var_os("PATH").unwrap_or_default();
     container::find_runtime(&search_path, wanted).map(|(_, program)| program)
+}
+
+/// The hypervisor of that name or path, or the usual one in this process's `PATH`.
+pub fn find_hypervisor(wanted: Option<&Path>) -> Option<std::path::PathBuf> {
+    let search_path = std::env::var_os("PATH").unwrap_or_default();
+    hypervisor::place(wanted.map(Path::as_os_str), &search_path)
 }
 
 /// The runtime that makes a sandbox of the level, if that needs one.
@@ -58,13 +77,58 @@ fn runtime(spec: &SandboxSpec, level: Level) -> Result<Option<RuntimePlan>, Life
     }))
 }
 
+/// The virtual machine that makes a sandbox of level `microvm`; what it is booted from is made if it is not there.
+fn vm(spec: &VmSpec, plan: &Plan, state: &Path) -> Result<VmPlan, LifecycleError> {
+    let search_path = std::env::var_os("PATH").unwrap_or_default();
+    let found = hypervisor::find(spec.hypervisor.as_deref(), &search_path, state)?;
+    let kernel = kernel::find(spec.kernel.as_deref(), state)?;
+    let images = images::prepare(&kernel, state)?;
+    let processors = plan.limits.cpus.map_or(1, |cpus| cpus.millis.div_ceil(1000));
+    Ok(VmPlan {
+        hypervisor: found.program,
+        version: found.version,
+        images,
+        release: kernel.release,
+        acceleration: Acceleration::Tcg,
+        memory_mib: memory_of_machine(plan),
+        cpus: u32::try_from(processors).unwrap_or(1).clamp(1, MAX_MACHINE_CPUS),
+        pids: plan.limits.pids,
+        template: None,
+    })
+}
+
+/// Refuses, before anything is made, a machine that there cannot be: without a hypervisor, or without the kernel that was
+/// named. Another kernel is looked for where the state directory is known.
+fn look_for_machine(spec: &VmSpec) -> Result<(), LifecycleError> {
+    let wanted = spec.hypervisor.as_deref();
+    if find_hypervisor(wanted.map(Path::new)).is_none() {
+        let wanted = wanted.map(|name| name.to_string_lossy().into_owned());
+        return Err(VmError::NoHypervisor { wanted }.into());
+    }
+    if let Some(path) = spec.kernel.as_deref().filter(|path| !path.exists()) {
+        let wanted = Some(path.to_owned());
+        return Err(VmError::NoKernel { wanted }.into());
+    }
+    Ok(())
+}
+
+/// How much memory a machine has, MiB: as much as its code may use, and what its kernel takes.
+fn memory_of_machine(plan: &Plan) -> u64 {
+    let asked = plan
+        .limits
+        .memory
+        .filter(|_| plan.limits.memory != Limits::default().memory);
+    let asked = asked.map_or(USUAL_MACHINE_MIB, |memory| memory.0.div_ceil(1 << 20));
+    asked.max(MIN_MACHINE_MIB) + MACHINE_KERNEL_MIB
+}
+
 /// What makes sandboxes of a level.
-fn backend(level: Level) -> Result<Box<dyn Backend>, LifecycleError> {
+fn backend(level: Level) -> Box<dyn Backend> {
     match level {
-        Level::Process => Ok(Box::new(ProcessBackend::default())),
-        Level::ProcessLandlock => Ok(Box::new(ProcessLandlockBackend)),
-        Level::Container => Ok(Box::new(ContainerBackend::default())),
-        Level::Microvm => Err(LifecycleError::LevelUnavailable { level }),
+        Level::Process => Box::new(ProcessBackend::default()),
+        Level::ProcessLandlock => Box::new(ProcessLandlockBackend),
+        Level::Container => Box::new(ContainerBackend::default()),
+        Level::Microvm => Box::new(MicrovmBackend::default()),
     }
 }
 
@@ -82,6 +146,8 @@ pub(crate) struct ChosenLevel {
     ids: IdChoice,
     /// What makes it at level `container`.
     runtime: Option<RuntimePlan>,
+    /// What was said of the machine of level `microvm`.
+    vm: VmSpec,
 }
 
 impl ChosenLevel {
@@ -91,13 +157,17 @@ impl ChosenLevel {
     /// As [`choose`], and when the machine does not let the level be had and a weaker one was not allowed.
     pub(crate) fn prepare(spec: &SandboxSpec, id: &RunId) -> Result<Self, LifecycleError> {
         let level = choose(spec)?;
+        if level == Level::Microvm {
+            look_for_machine(&spec.vm)?;
+        }
         let mut chosen = Self {
             level,
-            backend: backend(level)?,
+            backend: backend(level),
             fallback: fallback(spec),
             fallen: None,
             ids: spec.ids.unwrap_or_default(),
             runtime: runtime(spec, level)?,
+            vm: spec.vm.clone(),
         };
         let has_own_root = matches!(spec.root, RootChoice::Base { .. } | RootChoice::Image(_));
         if has_own_root && level == Level::ProcessLandlock {
@@ -109,8 +179,8 @@ impl ChosenLevel {
         let shares_files = spec.workspace.is_some() || spec.mounts.iter().any(is_written) || !spec.volumes.is_empty();
         let wants_range = is_root() || !shares_files;
         let takes_range = match level {
-            // A runtime is the superuser of where it is, and its code better is not.
-            Level::Container => true,
+            // A runtime, and who serves a machine its files, is the superuser of where it is, and its code better is not.
+            Level::Container | Level::Microvm => true,
             _ => has_own_root && wants_range,
         };
         if spec.ids.is_none() && takes_range {
@@ -121,7 +191,7 @@ impl ChosenLevel {
             // Then one has to do.
             chosen.ids = IdChoice::Single;
         }
-        if level == Level::Container && chosen.ids.is_one() {
+        if level >= Level::Container && chosen.ids.is_one() {
             chosen.ids = IdChoice::Zero;
         }
         if let Err(error) = chosen.backend.prepare(&ids_of(spec, id, chosen.ids)) {
@@ -147,14 +217,14 @@ impl ChosenLevel {
         self.level
     }
 
-    /// Makes the sandbox; `plan` is told the level at which it was made.
+    /// Makes the sandbox; `plan` is told the level at which it was made. `state` is the state directory.
     ///
     /// # Errors
     /// As [`Backend::create`].
     pub(crate) fn create(
         &mut self,
         plan: &mut Plan,
-        state: &StateDirectory,
+        state: &Path,
         leftovers: &mut dyn LeftoverKeeper,
     ) -> Result<Box<dyn Sandbox>, LifecycleError> {
         plan.level = self.level;
@@ -162,6 +232,9 @@ impl ChosenLevel {
             runtime.facts = runtimes::facts(state, runtime.kind, &runtime.program);
         }
         plan.runtime.clone_from(&self.runtime);
+        if self.level == Level::Microvm {
+            plan.vm = Some(vm(&self.vm, plan, state)?);
+        }
         match self.backend.create(plan, leftovers) {
             Ok(sandbox) => Ok(sandbox),
             Err(error) => {
@@ -183,7 +256,7 @@ impl ChosenLevel {
         };
         self.fallen = Some(with_causes(&error));
         self.level = level;
-        self.backend = backend(level)?;
+        self.backend = backend(level);
         Ok(())
     }
 }

@@ -418,7 +418,7 @@ impl SandboxSetup {
             ..
         } = self;
         plan.guest = guest_of_all(live, &plan.id);
-        let mut sandbox = chosen.create(plan, state, &mut LeftoverNotes { live, tending })?;
+        let mut sandbox = chosen.create(plan, state.path(), &mut LeftoverNotes { live, tending })?;
         forget_contents(plan);
         let gateway = match sandbox.take_network() {
             Some(sockets) => Some(network::start(&spec.network, &plan.limits, outside, sockets)?),

@@ -7,7 +7,6 @@ use std::path::Path;
 
 use offleash_core::runtime::{RuntimeFacts, RuntimeKind};
 use offleash_isolation::runtime_facts as facts;
-use offleash_store::StateDirectory;
 
 /// The file.
 const KNOWN: &str = "runtimes.json";
@@ -25,15 +24,15 @@ struct KnownRuntime {
 }
 
 /// What is known of a runtime, or is found out now. What did not work is asked anew the next time.
-pub(super) fn facts(state: &StateDirectory, kind: RuntimeKind, program: &Path) -> RuntimeFacts {
+pub(super) fn facts(state: &Path, kind: RuntimeKind, program: &Path) -> RuntimeFacts {
     let Ok(file) = identity(program) else {
         return RuntimeFacts::default();
     };
-    let mut known = read(&state.path().join(KNOWN));
+    let mut known = read(&state.join(KNOWN));
     if let Some(one) = known.iter().find(|one| one.file == file) {
         return one.facts.clone();
     }
-    let scratch = state.path().join(format!("runtimes.{}", std::process::id()));
+    let scratch = state.join(format!("runtimes.{}", std::process::id()));
     let facts = facts::find_out(kind, program, &scratch);
     let is_whole = facts.version.is_some() && (facts.platform.is_some() || kind != RuntimeKind::Runsc);
     if is_whole {
@@ -46,7 +45,7 @@ pub(super) fn facts(state: &StateDirectory, kind: RuntimeKind, program: &Path) -
         );
         known.truncate(MAX_KNOWN);
         // The next run asks it again.
-        let _kept = write(state.path(), &known);
+        let _kept = write(state, &known);
     }
     facts
 }
@@ -95,14 +94,13 @@ mod tests {
         let (path, program) = (place.path().join("state"), place.path().join("crun"));
         fs::create_dir(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
-        let state = StateDirectory::open(Some(&path), &offleash_store::HostIdentity::of_this_process()).unwrap();
         let asked = place.path().join("asked");
         let place_program = |version: &str| {
             let text = format!("#!/bin/sh\necho >> {}\necho crun version {version}\n", asked.display());
             fs::write(&program, text).unwrap();
             fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         };
-        let version = || facts(&state, RuntimeKind::Crun, &program).version;
+        let version = || facts(&path, RuntimeKind::Crun, &program).version;
         place_program("1.0");
         assert_eq!((version().as_deref(), version().as_deref()), (Some("1.0"), Some("1.0")));
         assert_eq!(fs::read_to_string(&asked).unwrap(), "\n");

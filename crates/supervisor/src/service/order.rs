@@ -21,6 +21,7 @@ use offleash_core::spec::{ImageSpec, NetworkSpec, RootChoice, SandboxSpec, Volum
 use offleash_core::template::TemplateName;
 use offleash_core::text::Text;
 use offleash_core::units::{Bytes, CpuCount};
+use offleash_core::vm::VmSpec;
 use offleash_images::ImageError;
 use offleash_protocol::Dialogue;
 use serde::{Deserialize, Serialize};
@@ -52,6 +53,10 @@ pub struct SupervisorOrder {
     pub level: Option<Level>,
     /// The OCI runtime of level `container`, a path.
     pub runtime: Option<Text>,
+    /// The hypervisor of level `microvm`, a path.
+    pub hypervisor: Option<Text>,
+    /// The guest's kernel of level `microvm`, a path.
+    pub vm_kernel: Option<Text>,
     /// Below which level it is not to be made.
     pub min_level: Option<Level>,
     /// Whether weaker enforcement than asked for is acceptable.
@@ -388,6 +393,13 @@ impl SupervisorOrder {
         let mut spec = SandboxSpec {
             level: self.level.map_or(LevelChoice::Auto, LevelChoice::Exactly),
             runtime: self.runtime.as_ref().map(|path| OsStr::from_bytes(&path.0).to_owned()),
+            vm: VmSpec {
+                hypervisor: self
+                    .hypervisor
+                    .as_ref()
+                    .map(|path| OsStr::from_bytes(&path.0).to_owned()),
+                kernel: self.vm_kernel.as_ref().map(|path| path.as_path().to_owned()),
+            },
             min_level: self.min_level,
             degrade: self.degrade,
             limits: self.limits.limits(),
@@ -447,6 +459,8 @@ mod tests {
             env: vec![("A".into(), "".into())],
             level: Some(Level::Process),
             runtime: Some("/opt/runsc".into()),
+            hypervisor: Some("/opt/qemu-system-x86_64".into()),
+            vm_kernel: Some("/opt/kernel".into()),
             min_level: Some(Level::ProcessLandlock),
             degrade: DegradeMode::Allow,
             limits: LimitsOrder {

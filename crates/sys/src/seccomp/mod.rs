@@ -96,6 +96,14 @@ pub fn compile_runtime() -> SeccompFilter {
     }
 }
 
+/// Compiles the filter of a hypervisor within that of [`compile_runtime`]: nothing of mounts, namespaces and other processes.
+pub fn compile_hypervisor() -> SeccompFilter {
+    SeccompFilter {
+        program: runtime::hypervisor_program(),
+        asks: false,
+    }
+}
+
 impl SeccompFilter {
     /// The length of the program; the kernel's limit is 4096.
     pub fn instructions(&self) -> usize {

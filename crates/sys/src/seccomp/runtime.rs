@@ -57,9 +57,59 @@ static OLD_REFUSED: &[libc::c_long] = &[libc::SYS_iopl, libc::SYS_ioperm, libc::
 #[cfg(not(target_arch = "x86_64"))]
 static OLD_REFUSED: &[libc::c_long] = &[];
 
+/// What a hypervisor is refused besides: it makes no namespace and no mount, and has to do with no other process.
+static HYPERVISOR_REFUSED: &[libc::c_long] = &[
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_open_tree,
+    libc::SYS_move_mount,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_mount_setattr,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_kcmp,
+    libc::SYS_pidfd_open,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_process_madvise,
+    libc::SYS_process_mrelease,
+    libc::SYS_mknodat,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_personality,
+    libc::SYS_lookup_dcookie,
+    libc::SYS_vmsplice,
+    libc::SYS_memfd_secret,
+    libc::SYS_setuid,
+    libc::SYS_setgid,
+    libc::SYS_setresuid,
+    libc::SYS_setresgid,
+    libc::SYS_setgroups,
+    libc::SYS_capset,
+    libc::SYS_shmget,
+    libc::SYS_semget,
+    libc::SYS_msgget,
+    libc::SYS_mq_open,
+];
+
 pub(super) fn program() -> Vec<sock_filter> {
+    refusing(&[])
+}
+
+pub(super) fn hypervisor_program() -> Vec<sock_filter> {
+    refusing(HYPERVISOR_REFUSED)
+}
+
+fn refusing(more: &[libc::c_long]) -> Vec<sock_filter> {
     let rule_of = |number: u32| {
-        let mut refused = REFUSED.iter().chain(OLD_REFUSED);
+        let mut refused = REFUSED.iter().chain(OLD_REFUSED).chain(more);
         Some(match refused.any(|refused| number_of(*refused) == number) {
             true => &REFUSE,
             false => &ALLOW,

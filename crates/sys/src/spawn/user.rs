@@ -77,10 +77,41 @@ pub(super) fn become_user_with(user: SpawnUser, bounding: Option<BoundingBits>) 
     }
 }
 
+/// As [`become_user`], by a process that is to gain nothing beyond `kept`, a bit for each capability: root keeps those of them
+/// that it has. Sets `no_new_privs`.
+///
+/// # Errors
+/// As [`become_user`].
+pub fn become_user_keeping(user: SpawnUser, kept: u64) -> Result<(), Errno> {
+    let BoundingBits(held) = bounding_set();
+    empty_outer_sets(Some(BoundingBits(held & !kept)));
+    become_user_with(user, None)?;
+    if user.uid == 0 {
+        let [low, high] = capabilities()?.map(|[_, permitted, _]| permitted);
+        let left = [low & low_half(kept), high & low_half(kept >> 32)];
+        let (header, sets) = (own_capabilities(), left.map(|bits| [bits, bits, 0]));
+        let addresses = [
+            (&raw const header).expose_provenance(),
+            (&raw const sets).expose_provenance(),
+        ];
+        call(libc::SYS_capset, [addresses[0], addresses[1], 0, 0])?;
+        let BoundingBits(bounding) = bounding_set();
+        if capabilities()? != sets || bounding & !kept != 0 {
+            return Err(Errno::PERM);
+        }
+    }
+    rustix::thread::set_no_new_privs(true)
+}
+
 /// Calls the kernel; every address among the arguments is of a local variable of the type that the call takes.
 fn call(number: c_long, [a, b, c, d]: [usize; 4]) -> Result<usize, Errno> {
     // SAFETY: private to this file, see above.
     raw::checked(unsafe { raw::call(number, [a, b, c, d, 0, 0]) })
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
+const fn low_half(bits: u64) -> u32 {
+    bits as u32
 }
 
 const fn wide(number: u32) -> usize {

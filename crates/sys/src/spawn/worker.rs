@@ -29,11 +29,38 @@ pub fn fork_worker(
     user: Option<SpawnUser>,
     work: impl FnOnce(Result<(), Errno>, OwnedFd) -> u8,
 ) -> Result<i32, Errno> {
+    let parent = rustix::process::getpid();
+    fork(|| match settle(&socket, parent) {
+        Ok(()) => {
+            let became = settle_as(user, parent);
+            work(became, socket)
+        }
+        Err(_) => BROKEN,
+    })
+}
+
+/// Starts a copy of this process, with all that is open, that runs `work` in a session of its own, with its signals at their
+/// default actions, and ends with the code that it answers; answers its process id. It cannot be looked into.
+///
+/// # Errors
+/// As [`fork_worker`].
+pub fn fork_process(work: impl FnOnce() -> u8) -> Result<i32, Errno> {
+    fork(|| {
+        let has_settled = rustix::process::setsid().is_ok()
+            && rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).is_ok();
+        reset_signals(0);
+        match has_settled {
+            true => work(),
+            false => BROKEN,
+        }
+    })
+}
+
+fn fork(work: impl FnOnce() -> u8) -> Result<i32, Errno> {
     // Every thread is a directory in `task`, and a directory's link count is two more than its subdirectories.
     if rustix::fs::stat(c"/proc/self/task")?.st_nlink != 3 {
         return Err(Errno::DEADLK);
     }
-    let parent = rustix::process::getpid();
     let flags = usize::try_from(libc::SIGCHLD).unwrap_or(0);
     // SAFETY: no address is passed; without `CLONE_VM` the child goes on here with a copy of our memory, in which
     // nothing is half done, because the one thread is this one (clone(2)).
@@ -42,15 +69,9 @@ pub fn fork_worker(
     if pid != 0 {
         return Ok(i32::try_from(pid).unwrap_or(0));
     }
-    // From here on in the worker, which never returns to what its copy of the stack holds.
+    // From here on in the copy, which never returns to what its copy of the stack holds.
     let ends = WorkerEnd;
-    let code = match settle(&socket, parent) {
-        Ok(()) => {
-            let became = settle_as(user, parent);
-            work(became, socket)
-        }
-        Err(_) => BROKEN,
-    };
+    let code = work();
     core::mem::forget(ends);
     exit(code)
 }
@@ -85,7 +106,8 @@ fn settle(socket: &OwnedFd, parent: rustix::process::Pid) -> Result<(), Errno> {
         raw::checked(call(libc::SYS_close_range, [0, below, 0, 0]))?;
     }
     raw::checked(call(libc::SYS_close_range, [socket + 1, raw::LAST_DESCRIPTOR, 0, 0]))?;
-    reset_signals();
+    let bit = |signal: c_int| 1_u64 << (signal - 1);
+    reset_signals(bit(libc::SIGPIPE) | bit(libc::SIGXFSZ));
     Ok(())
 }
 
@@ -107,7 +129,8 @@ fn die_with(parent: rustix::process::Pid) -> Result<(), Errno> {
     }
 }
 
-fn reset_signals() {
+/// Gives every signal its default action, and leaves those of the set `blocked` alone blocked.
+fn reset_signals(blocked: u64) {
     // The kernel's `struct sigaction`, all zeroes for `SIG_DFL`.
     let default = [0_usize; 4];
     for signal in 1..=64 {
@@ -117,6 +140,5 @@ fn reset_signals() {
             [signal, default.as_ptr().addr(), 0, size_of::<u64>()],
         );
     }
-    let bit = |signal: c_int| 1_u64 << (signal - 1);
-    children::restore_signals(bit(libc::SIGPIPE) | bit(libc::SIGXFSZ));
+    children::restore_signals(blocked);
 }

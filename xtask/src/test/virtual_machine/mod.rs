@@ -103,6 +103,14 @@ pub(super) fn why_not(quick: bool) -> Option<String> {
     }
 }
 
+/// Has the kernel unpacked that tests of level `microvm` boot.
+///
+/// # Errors
+/// In words: why it could not be had.
+pub(super) fn install_kernel() -> Result<(), String> {
+    packages::obtain_kernel(&program::target_directory().join("virtual-machine"))
+}
+
 /// What came of the pass.
 #[derive(Debug)]
 pub(super) enum Outcome {

@@ -39,6 +39,14 @@ impl Packages {
     }
 }
 
+/// Unpacks the kernel alone, for tests that start virtual machines themselves.
+///
+/// # Errors
+/// As [`Packages::obtain`].
+pub(super) fn obtain_kernel(cache: &Path) -> Result<(), String> {
+    unpack(cache, KERNEL).map(drop)
+}
+
 /// The directory into which `package` is unpacked, now or before.
 fn unpack(cache: &Path, package: &str) -> Result<PathBuf, String> {
     let unpacked = cache.join(package);

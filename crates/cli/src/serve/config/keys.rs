@@ -72,6 +72,10 @@ tables! {
         level: String = "`auto`",
         /// The OCI runtime of level `container`, by its name or its path.
         runtime: String = "the first of `runsc`, `crun`, `runc` in `PATH`",
+        /// The hypervisor of level `microvm`, by its name or its path.
+        hypervisor: String = "`qemu-system-x86_64` in `PATH`",
+        /// The guest's kernel of level `microvm`: a file, or a directory with `boot` and `lib/modules`.
+        vm_kernel: String = "what `offleash vm kernel` finds",
         /// The weakest level at which sandboxes are made.
         min_level: String = "none",
         /// Whether every key may ask for sandboxes in which debuggers work (`offleash create --allow-ptrace`, or label

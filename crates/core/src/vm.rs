@@ -1,0 +1,79 @@
+//! Virtual machines of the level `microvm`: what may be asked for, and what one is made of.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// What a caller says of a virtual machine; nothing of it has to be said.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct VmSpec {
+    /// The hypervisor, by its name or its path; when absent, `qemu-system-x86_64` of `PATH`.
+    pub hypervisor: Option<OsString>,
+    /// The guest's kernel, or a directory with `boot` and `lib/modules` of one; when absent, the one that was unpacked into
+    /// the state directory, else the newest below `/boot`.
+    pub kernel: Option<PathBuf>,
+}
+
+/// How a machine's instructions are executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Acceleration {
+    /// By the processor.
+    Kvm,
+    /// By a program that translates them (QEMU's TCG).
+    Tcg,
+}
+
+impl Acceleration {
+    /// As the record and `doctor` name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Acceleration::Kvm => "KVM",
+            Acceleration::Tcg => "TCG",
+        }
+    }
+}
+
+/// The virtual machine that a sandbox is.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct VmPlan {
+    /// The hypervisor's program on the host, resolved.
+    #[serde(with = "crate::text::path_bytes")]
+    pub hypervisor: PathBuf,
+    /// What it says that it is: `QEMU 7.2.22`.
+    pub version: String,
+    /// A directory of the host with `kernel` and `initramfs`, which nobody changes.
+    #[serde(with = "crate::text::path_bytes")]
+    pub images: PathBuf,
+    /// The release of the guest's kernel.
+    pub release: String,
+    /// How instructions are executed.
+    pub acceleration: Acceleration,
+    /// Memory of the machine, MiB.
+    pub memory_mib: u64,
+    /// Processors of the machine.
+    pub cpus: u32,
+    /// Processes and threads that code in the machine may have at once.
+    pub pids: Option<u64>,
+    /// The state of a machine like it, if it is restored from that or is to save it.
+    pub template: Option<VmTemplatePlan>,
+}
+
+/// The template of a machine.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct VmTemplatePlan {
+    /// A file of the host.
+    #[serde(with = "crate::text::path_bytes")]
+    pub path: PathBuf,
+    /// What is done with it.
+    pub used: TemplateUse,
+}
+
+/// What a machine does with its template.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TemplateUse {
+    /// It is read, in place of booting.
+    Restore,
+    /// It is written, once the machine has booted and before it is anybody's.
+    Save,
+}

@@ -1,0 +1,156 @@
+//! A sandbox of the level `microvm` while it runs.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::fd::OwnedFd;
+
+use offleash_core::level::Level;
+use offleash_core::limits::{LimitName, Limits};
+use offleash_core::plan::Plan;
+use offleash_core::record::LimitHit;
+use offleash_core::vm::{Acceleration, TemplateUse};
+use offleash_sys::namespaces::ForkedChild;
+use rustix::process::Pid;
+
+use crate::error::IsolationError;
+use crate::guest_link::GuestLink;
+use crate::limits::{LimitWatcher, TmpfsMounts};
+use crate::process::running::{SandboxParts, end_with_first, mounts_of};
+use crate::sandbox::{EnforcementReport, FinalReport, SandboxEvent};
+use crate::supervised::{LevelHolding, ServedBy, SupervisedSandbox};
+
+/// How much of what the carrier, the hypervisor and the console said is told, bytes.
+const MAX_SAID: u64 = 2048;
+
+/// What holds it.
+#[derive(Debug)]
+pub(super) struct VmHolding {
+    first: ForkedChild,
+    /// What they say.
+    said: Option<File>,
+    tmpfs: TmpfsMounts,
+    /// What was asked for.
+    asked: Limits,
+    /// Of a template that its machine saves, until that is done.
+    lock: Option<File>,
+}
+
+/// Puts a sandbox together.
+pub(super) fn new_sandbox(
+    plan: &Plan,
+    outside: &Plan,
+    parts: SandboxParts,
+    lock: Option<File>,
+) -> Result<SupervisedSandbox<VmHolding>, IsolationError> {
+    let Some(first) = parts.first else {
+        return Err(IsolationError::Guest {
+            reason: "the first process is gone".to_owned(),
+        });
+    };
+    let mut link = GuestLink::new(parts.control, None).without_oom_score();
+    if plan.has_own_root() {
+        link.serve_sudo()?;
+    }
+    let mut enforcement = parts.enforcement;
+    describe(outside, &mut enforcement);
+    let served = ServedBy {
+        link,
+        watcher: LimitWatcher::new(outside.limits.clone(), parts.group, first.pid, plan.layers())
+            .with_volumes(plan.written_volumes())
+            .ending(plan.memory_end),
+    };
+    let without_entries = Plan {
+        // Directories in memory are the machine's.
+        entries: Vec::new(),
+        ..plan.clone()
+    };
+    let holding = VmHolding {
+        tmpfs: TmpfsMounts::new(first.pid, &without_entries),
+        asked: plan.limits.clone(),
+        lock,
+        first,
+        said: parts.shown.map(File::from),
+    };
+    Ok(SupervisedSandbox::by(holding, served, parts.channel, enforcement).with_network(parts.network))
+}
+
+fn describe(plan: &Plan, enforcement: &mut EnforcementReport) {
+    let Some(vm) = &plan.vm else { return };
+    let shown = vm.hypervisor.display();
+    enforcement.holds(
+        "hypervisor",
+        format!("{} ({shown}), in a sandbox of level `process`", vm.version),
+    );
+    enforcement.holds("kernel", format!("Linux {}, the machine's own", vm.release));
+    if vm.acceleration == Acceleration::Tcg {
+        enforcement.holds("emulation", vm.acceleration.name());
+    }
+    let started = match vm.template.as_ref().map(|template| template.used) {
+        Some(TemplateUse::Restore) => "restored from its template",
+        Some(TemplateUse::Save) => "booted, and saved as a template",
+        None => "booted",
+    };
+    let inside = "a control group of the machine's kernel; the hypervisor by one of the host's where that has them";
+    if vm.pids.is_some() {
+        enforcement.holds("limit.pids", inside);
+    }
+    enforcement.holds(
+        "limit.memory",
+        "the size of the machine; with its hypervisor as the host bounds memory",
+    );
+    let machine = format!("{} MiB, {} CPUs, {started}", vm.memory_mib, vm.cpus);
+    enforcement.holds("machine", machine);
+    let capabilities = match plan.has_superuser() {
+        true => "ten of the machine's own for its superuser, none for others",
+        false => "none, in any set",
+    };
+    enforcement.holds("capabilities", capabilities);
+}
+
+impl LevelHolding for VmHolding {
+    const LEVEL: Level = Level::Microvm;
+    const SERVES_FILES: bool = true;
+
+    fn take_in(&mut self, served: &mut ServedBy) -> Vec<SandboxEvent> {
+        if served.link.has_spoken() {
+            self.lock = None;
+        }
+        let _for_nobody = served.link.take_report();
+        Vec::new()
+    }
+
+    fn reached(&self, hit: LimitHit) -> LimitHit {
+        // What the hypervisor is held by is more than was asked for, and it ends there.
+        let value = match hit.limit {
+            LimitName::Memory => self.asked.memory.map(|memory| memory.0),
+            LimitName::Pids => self.asked.pids,
+            _ => None,
+        };
+        LimitHit {
+            value: value.unwrap_or(hit.value),
+            ..hit
+        }
+    }
+
+    fn first_process(&self) -> Option<Pid> {
+        Some(self.first.pid)
+    }
+
+    fn keep_mounts(&self) -> Option<OwnedFd> {
+        mounts_of(&self.first)
+    }
+
+    fn why_not_started(&mut self) -> Option<String> {
+        let said = self.said.as_mut()?;
+        let length = said.seek(SeekFrom::End(0)).ok()?;
+        said.seek(SeekFrom::Start(length.saturating_sub(MAX_SAID))).ok()?;
+        let mut bytes = Vec::new();
+        said.take(MAX_SAID).read_to_end(&mut bytes).ok()?;
+        let text = String::from_utf8_lossy(&bytes).trim().to_owned();
+        (!text.is_empty()).then(|| offleash_core::text::one_line(text.as_bytes()).into_owned())
+    }
+
+    fn end(&mut self, served: &mut ServedBy) -> Result<FinalReport, IsolationError> {
+        end_with_first(&self.first, &mut self.tmpfs, served)
+    }
+}
