@@ -1,6 +1,5 @@
 //! A sandbox of the level `container` while it runs.
 
-use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -15,15 +14,13 @@ use rustix::process::Pid;
 use crate::error::IsolationError;
 use crate::guest_link::GuestLink;
 use crate::limits::{LimitWatcher, TmpfsMounts};
-use crate::process::running::{SandboxParts, end_with_first, mounts_of};
+use crate::process::running::{SandboxParts, end_with_first, last_words, mounts_of};
 use crate::runtime_facts as facts;
 use crate::sandbox::{EnforcementReport, FinalReport, SandboxEvent};
 use crate::supervised::{LevelHolding, ServedBy, SupervisedSandbox};
 
 /// How often to look how full each tmpfs is.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-/// How much of what a runtime said is told, bytes.
-const MAX_SAID: u64 = 2048;
 
 /// What holds it.
 #[derive(Debug)]
@@ -135,13 +132,7 @@ impl LevelHolding for RuntimeHolding {
     }
 
     fn why_not_started(&mut self) -> Option<String> {
-        let said = self.said.as_mut()?;
-        let length = said.seek(SeekFrom::End(0)).ok()?;
-        said.seek(SeekFrom::Start(length.saturating_sub(MAX_SAID))).ok()?;
-        let mut bytes = Vec::new();
-        said.take(MAX_SAID).read_to_end(&mut bytes).ok()?;
-        let text = String::from_utf8_lossy(&bytes).trim().to_owned();
-        (!text.is_empty()).then(|| offleash_core::text::one_line(text.as_bytes()).into_owned())
+        self.said.as_mut().and_then(last_words)
     }
 
     fn end(&mut self, served: &mut ServedBy) -> Result<FinalReport, IsolationError> {

@@ -1,7 +1,6 @@
 //! A sandbox of the level `microvm` while it runs.
 
 use std::fs::File;
-use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::fd::OwnedFd;
 
 use offleash_core::level::Level;
@@ -15,12 +14,9 @@ use rustix::process::Pid;
 use crate::error::IsolationError;
 use crate::guest_link::GuestLink;
 use crate::limits::{LimitWatcher, TmpfsMounts};
-use crate::process::running::{SandboxParts, end_with_first, mounts_of};
+use crate::process::running::{SandboxParts, end_with_first, last_words, mounts_of};
 use crate::sandbox::{EnforcementReport, FinalReport, SandboxEvent};
 use crate::supervised::{LevelHolding, ServedBy, SupervisedSandbox};
-
-/// How much of what the carrier, the hypervisor and the console said is told, bytes.
-const MAX_SAID: u64 = 2048;
 
 /// What holds it.
 #[derive(Debug)]
@@ -141,13 +137,7 @@ impl LevelHolding for VmHolding {
     }
 
     fn why_not_started(&mut self) -> Option<String> {
-        let said = self.said.as_mut()?;
-        let length = said.seek(SeekFrom::End(0)).ok()?;
-        said.seek(SeekFrom::Start(length.saturating_sub(MAX_SAID))).ok()?;
-        let mut bytes = Vec::new();
-        said.take(MAX_SAID).read_to_end(&mut bytes).ok()?;
-        let text = String::from_utf8_lossy(&bytes).trim().to_owned();
-        (!text.is_empty()).then(|| offleash_core::text::one_line(text.as_bytes()).into_owned())
+        self.said.as_mut().and_then(last_words)
     }
 
     fn end(&mut self, served: &mut ServedBy) -> Result<FinalReport, IsolationError> {

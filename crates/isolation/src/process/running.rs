@@ -1,6 +1,7 @@
 //! A sandbox of the level `process` while it runs.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,9 @@ use crate::limits::shown::UsedAmounts;
 use crate::limits::{LimitWatcher, TmpfsMounts};
 use crate::sandbox::{EnforcementReport, FinalReport, SandboxEvent};
 use crate::supervised::{LevelHolding, ServedBy, SupervisedSandbox};
+
+/// How much of what a first process said is told, bytes.
+const MAX_SAID: u64 = 2048;
 
 /// What a sandbox is put together from.
 #[derive(Debug)]
@@ -215,9 +219,19 @@ pub(crate) fn end_with_first(
     Ok(last)
 }
 
+/// The end of what a first process said before it ended, in one line; nothing if it said nothing.
+pub(crate) fn last_words(said: &mut File) -> Option<String> {
+    let length = said.seek(SeekFrom::End(0)).ok()?;
+    said.seek(SeekFrom::Start(length.saturating_sub(MAX_SAID))).ok()?;
+    let mut bytes = Vec::new();
+    said.take(MAX_SAID).read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes).trim().to_owned();
+    (!text.is_empty()).then(|| offleash_core::text::one_line(text.as_bytes()).into_owned())
+}
+
 /// What is mounted in the namespace of a first process.
 pub(crate) fn mounts_of(first: &ForkedChild) -> Option<OwnedFd> {
     // Not reaped yet, so its number is its own. Where it may not be looked at, nothing is kept.
-    let namespace = std::fs::File::open(format!("/proc/{}/ns/mnt", first.pid.as_raw_pid()));
+    let namespace = File::open(format!("/proc/{}/ns/mnt", first.pid.as_raw_pid()));
     namespace.ok().map(OwnedFd::from)
 }
