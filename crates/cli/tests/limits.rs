@@ -197,9 +197,9 @@ fn a_log_that_may_not_grow_is_told_of_and_the_command_has_the_usual_signals() {
 #[test]
 fn running_out_of_memory_is_137_and_says_so() {
     let site = Site::new();
-    // Many processes, each far below the limit, as a fork bomb of memory does it.
-    let script =
-        "for i in 1 2 3 4 5 6 7 8; do sh -c 'x=$(head -c 12000000 /dev/zero | tr \"\\\\0\" a); sleep 60' & done; wait";
+    // Many processes, each far below the limit, as a fork bomb of memory does it. The shell keeps what it has: it would
+    // become its last command.
+    let script = "for i in 1 2 3 4 5 6 7 8; do sh -c 'x=$(head -c 12000000 /dev/zero | tr \"\\\\0\" a); sleep 60; :' & done; wait";
     let record = site.record(&["--memory", "48M", "--wall-time", "80s"], script);
     assert_eq!(
         record["outcome"],

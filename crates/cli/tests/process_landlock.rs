@@ -309,8 +309,7 @@ fn a_workspace_that_does_not_fit_is_refused_with_the_way_out() {
 fn memory_pids_and_disk_end_typed() {
     let site = Site::new();
     // Many processes, each far below the limit, so that it takes the sum to notice.
-    let memory =
-        "for i in 1 2 3 4 5 6 7 8; do sh -c 'x=$(head -c 12000000 /dev/zero | tr \"\\\\0\" a); sleep 60' & done; wait";
+    let memory = "for i in 1 2 3 4 5 6 7 8; do sh -c 'x=$(head -c 12000000 /dev/zero | tr \"\\\\0\" a); sleep 60; :' & done; wait";
     for (flags, script, key, expected) in [
         (["--memory", "48M"], memory, "kind", "out_of_memory"),
         (

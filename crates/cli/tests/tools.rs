@@ -10,7 +10,7 @@ use std::net::TcpListener;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use support::processes::program;
+use support::processes::{eventually, program};
 use support::{Site, record_of, skip, stderr, stdout};
 
 /// A program outside that notes what it is called with, and answers it.
@@ -276,7 +276,8 @@ fn a_tool_that_fails_floods_or_never_ends_is_bounded_and_ends() {
         .trim()
         .parse()
         .unwrap();
-    assert!(!Path::new(&format!("/proc/{hung}")).exists());
+    let is_gone = || !Path::new(&format!("/proc/{hung}")).exists();
+    eventually("its end", || is_gone().then_some(()));
 }
 
 #[test]

@@ -51,7 +51,9 @@ fn what_was_removed_works_until_it_is_forgotten() {
     assert_ne!(again, node);
     assert_eq!(machine.getattr(again).unwrap().0, 0);
     machine.tell(FORGET, node, Body::new().u64(1));
-    assert_eq!(machine.getattr(node), Err(Errno::STALE));
+    // Nobody answers it, and another thread may answer the question that follows first.
+    let mut asked = (0..1000).map(|_| machine.getattr(node));
+    assert!(asked.any(|answer| answer == Err(Errno::STALE)));
     machine.end().unwrap();
 }
 

@@ -9,7 +9,7 @@ use std::process::Stdio;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::support::processes::{eventually, groups_of, long_sleep, processes_with, signal, start, wait};
+use super::support::processes::{eventually, groups_of, long_sleep, processes_with, read_until, signal, start, wait};
 use super::support::{Site, binary, id_of, is_root, skip, stderr, stdout};
 use super::{cool, heat, heated, pid_of, waiting, warm};
 
@@ -124,12 +124,13 @@ fn a_holder_that_is_killed_while_a_run_goes_on_is_told_and_nothing_is_run_again(
     let word = long_sleep();
     let script = format!("echo once; sleep {word}; true");
     let mut run = site.offleash(warm(&[], &["sh", "-c", &script]));
-    let client = start(run.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let mut client = start(run.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    read_until(client.stdout.as_mut().unwrap(), "once\n");
     eventually("the command", || (!processes_with(&word).is_empty()).then_some(()));
     kill(holder);
     let output = super::finish(client);
     assert_eq!(output.status.code(), Some(125));
-    assert_eq!(stdout(&output), "once\n");
+    assert_eq!(stdout(&output), "");
     assert!(super::stderr(&output).contains("hint: "), "{}", super::stderr(&output));
     eventually("the end of what ran", || processes_with(&word).is_empty().then_some(()));
     cool(&site);
