@@ -25,6 +25,8 @@ use crate::one_order::carried_out;
 const RETRY_AFTER: Duration = Duration::from_secs(20);
 /// How long nothing is pulled after a failure: who asks again and again does not pull again and again.
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
+/// How long one pull may take. Nobody who names a slow registry is to hold a place for ever.
+const PULL_TIMEOUT: Duration = Duration::from_secs(3600);
 /// How many images are pulled or unpacked at a time.
 const MAX_FETCHING: usize = 4;
 /// How many names are remembered that could not be pulled.
@@ -217,7 +219,10 @@ impl ImageService {
         let order = FetchOrder {
             state: self.host.state_text(),
             name: wanted.to_owned(),
-            pull: pulls.then(|| self.config.registries.clone()),
+            pull: pulls.then(|| RegistrySettings {
+                pull_timeout: Some(PULL_TIMEOUT),
+                ..self.config.registries.clone()
+            }),
         };
         let (table, program) = (Arc::clone(&self.fetches), self.host.program().map(ToOwned::to_owned));
         tokio::spawn(async move {

@@ -73,6 +73,14 @@ pub enum ImageError {
         /// How long.
         seconds: u64,
     },
+    /// All of it took too long, although something came.
+    #[error("registry `{registry}` has not sent the whole image in {seconds} seconds")]
+    Late {
+        /// The registry.
+        registry: String,
+        /// How long.
+        seconds: u64,
+    },
     /// An answer that is none.
     #[error("registry `{registry}` answered what it may not: {reason}")]
     BadAnswer {
@@ -318,7 +326,7 @@ impl Explained for ImageError {
             Self::Denied { .. } | Self::PlainHttp { .. } | Self::OtherDigest { .. } | Self::OtherSize { .. } => {
                 ErrorKind::Denied
             }
-            Self::Stalled { .. } => ErrorKind::Timeout,
+            Self::Stalled { .. } | Self::Late { .. } => ErrorKind::Timeout,
             Self::BadAnswer { .. } => ErrorKind::Internal,
             Self::TooLarge { .. } | Self::TooManyLayers { .. } => ErrorKind::Exhausted,
             Self::Archive { .. }
@@ -349,7 +357,7 @@ impl Explained for ImageError {
             Self::Denied { .. } => {
                 "give credentials with `docker login REGISTRY`, or write them into Docker's `config.json`"
             }
-            Self::Unreachable { .. } | Self::Stalled { .. } | Self::Status { .. } => {
+            Self::Unreachable { .. } | Self::Stalled { .. } | Self::Late { .. } | Self::Status { .. } => {
                 "check the network and try again; what came so far is kept and not fetched again"
             }
             Self::NoTls { is_here: true, .. } => {

@@ -48,7 +48,7 @@ impl ImageStore {
         let _adding = self.lock_for_adding()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| ImageError::file("beginning a pull into", &self.path)(error))?;
-        let fetched = runtime.block_on(self.fetch(reference, &order.settings, progress))?;
+        let fetched = runtime.block_on(self.fetch_in_time(reference, &order.settings, progress))?;
         // Unpacking may take a process of its own, which is made of one with a single thread.
         drop(runtime);
         let FetchedManifest {
@@ -72,6 +72,24 @@ impl ImageStore {
             was_current: before.is_ok_and(|before| before.digest == digest),
             record,
         })
+    }
+
+    /// A registry that sends a byte now and then is never silent.
+    async fn fetch_in_time(
+        &self,
+        reference: &ImageReference,
+        settings: &RegistrySettings,
+        progress: &dyn ImageProgress,
+    ) -> Result<FetchedManifest, ImageError> {
+        let fetched = self.fetch(reference, settings, progress);
+        let Some(limit) = settings.pull_timeout else {
+            return fetched.await;
+        };
+        let late = |_| ImageError::Late {
+            registry: reference.registry().to_owned(),
+            seconds: limit.as_secs(),
+        };
+        tokio::time::timeout(limit, fetched).await.map_err(late)?
     }
 
     async fn fetch(

@@ -75,6 +75,10 @@ impl Repository<'_> {
         let realm = bearer.parameters.get("realm").map_or("", String::as_str);
         let realm = RegistryAddress::parse(realm).map_err(|reason| self.bad(format!("its tokens: {reason}")))?;
         check_encryption(&realm)?;
+        // Else a registry elsewhere could have this machine's own services asked, since those need no encryption.
+        if self.base.is_encrypted() && !realm.is_encrypted() {
+            return Err(self.bad("its tokens are where nothing is encrypted"));
+        }
         let scope = format!("repository:{}:pull", self.repository);
         let scope = bearer.parameters.get("scope").unwrap_or(&scope);
         let mut query = vec![("scope", scope.as_str())];

@@ -16,6 +16,8 @@ use crate::progress::{ImageProgress, ProgressStep};
 use crate::store::{ImageStore, PartialBlob};
 
 const WAITING_INTERVAL: Duration = Duration::from_millis(100);
+/// How often a blob may break off, however much came in between.
+pub(super) const MAX_RESUMPTIONS: u32 = 200;
 
 impl Repository<'_> {
     /// Fetches a blob into the store, if it is not there.
@@ -44,11 +46,13 @@ impl Repository<'_> {
             had,
         });
         let mut attempt = 0;
+        let mut resumptions = 0;
+        // What is sent a second time is no progress: a registry that has it begun anew again and again would never end.
+        let mut furthest = partial.length();
         loop {
-            let before = partial.length();
             let fetched = self.fetch_rest(what, blob, &mut partial, progress).await;
-            if partial.length() > before {
-                attempt = 0;
+            if partial.length() > furthest {
+                (furthest, attempt) = (partial.length(), 0);
             }
             match fetched {
                 Ok(()) => match partial.finish(what, &digest, blob.bytes(), || store.note_source(&digest, &source)) {
@@ -67,10 +71,11 @@ impl Repository<'_> {
                         return Ok(());
                     }
                 },
-                Err(error) if is_broken_off(&error) && attempt < MAX_ATTEMPTS => {
+                Err(error) if is_broken_off(&error) && attempt < MAX_ATTEMPTS && resumptions < MAX_RESUMPTIONS => {
                     progress.step(ProgressStep::Resuming { digest });
                     tokio::time::sleep(self.settings.pause(attempt)).await;
                     attempt += 1;
+                    resumptions += 1;
                 }
                 Err(error) => return Err(error),
             }

@@ -23,6 +23,9 @@ pub struct RegistrySettings {
     pub no_proxy: String,
     /// How long nothing may come.
     pub stall_timeout: Duration,
+    /// How long all of a pull may take that nobody sits in front of.
+    #[serde(default)]
+    pub pull_timeout: Option<Duration>,
     /// How long it takes until it is tried again, at first.
     pub first_pause: Duration,
 }
@@ -71,6 +74,7 @@ impl Default for RegistrySettings {
             proxy: None,
             no_proxy: String::new(),
             stall_timeout: Duration::from_secs(60),
+            pull_timeout: None,
             first_pause: Duration::from_millis(500),
         }
     }

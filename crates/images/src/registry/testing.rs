@@ -66,6 +66,8 @@ impl Answer {
         for (name, value) in &self.headers {
             head += &format!("{name}: {value}\r\n");
         }
+        // Else the body waits for the head to be acknowledged.
+        stream.set_nodelay(true)?;
         stream.write_all(format!("{head}\r\n").as_bytes())?;
         if is_head {
             return stream.flush();
