@@ -200,3 +200,73 @@ fn a_list_has_an_end() {
     let failure = setting.try_sync(BOTH).failure.unwrap();
     assert!(failure.to_string().contains("not asked for"), "{failure}");
 }
+
+#[test]
+fn a_list_of_what_is_no_name_or_no_list_brings_nothing_into_the_volume() {
+    let list = |head: &str, key: &str| {
+        let xml = format!(
+            "{head}<ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><IsTruncated>false</IsTruncated>\
+             <Contents><Key>{key}</Key><ETag>{}</ETag><Size>1</Size></Contents></ListBucketResult>",
+            tag_of(b"x").replace('"', "")
+        );
+        Answer::status(200, xml)
+    };
+    let mut bomb = "<!DOCTYPE l [<!ENTITY a0 \"aaaaaaaaaa\">".to_owned();
+    for number in 1..12 {
+        bomb += &format!("<!ENTITY a{number} \"{}\">", format!("&a{};", number - 1).repeat(10));
+    }
+    bomb += "]>";
+    let file = "<!DOCTYPE l [<!ENTITY f SYSTEM \"file:///etc/passwd\">]>";
+    // A name that is none is left out; a list that is none ends it.
+    let cases = [
+        (list("", &"x".repeat(1 << 20)), true),
+        (list("", "..&#47;out"), true),
+        (list("", "&#47;etc&#47;x"), true),
+        (list("", "a\0b"), false),
+        (list("", "&#0;"), false),
+        (list(&bomb, "&a11;"), false),
+        (list(file, "&f;"), false),
+        (list("", &"x".repeat(17 << 20)), false),
+        (Answer::status(200, vec![0xff; 100]), false),
+    ];
+    for (number, (answer, is_left_out)) in cases.into_iter().enumerate() {
+        let setting = Setting::new();
+        setting.server.fault(move |request, _| {
+            Some(match request.key.is_empty() {
+                true => answer.clone(),
+                false => Answer::status(200, "x").with("ETag", tag_of(b"x")),
+            })
+        });
+        let crate::SyncOutcome { report, failure } = setting.try_sync(BOTH);
+        let left_out = report.left_out.count == 1;
+        assert_eq!(
+            (left_out, failure.is_none(), report.fetched),
+            (is_left_out, is_left_out, 0),
+            "{number}: {failure:?} {report:?}"
+        );
+        assert_eq!(setting.incoming(), 0, "{number}");
+        assert_eq!(std::fs::read_dir(setting.path("")).unwrap().count(), 0, "{number}");
+    }
+}
+
+#[test]
+fn a_signed_request_follows_no_redirect() {
+    let elsewhere = Setting::new();
+    let address = elsewhere.server.address.clone();
+    for status in [301, 302, 303, 307, 308] {
+        let setting = Setting::new();
+        setting.server.put("a", "0123456789");
+        setting.write("b", "1");
+        let to = format!("{address}/bucket/a");
+        setting.server.fault(move |request, _| {
+            (!request.key.is_empty()).then(|| Answer::status(status, "").with("Location", &to))
+        });
+        let failure = setting.try_sync(BOTH).failure.unwrap();
+        assert!(
+            matches!(failure, BucketError::Redirected { .. }),
+            "{status}: {failure:?}"
+        );
+        assert!(!exists(&setting.path("a")));
+    }
+    assert_eq!(elsewhere.server.lock().requests.len(), 0);
+}
