@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueEnum};
+use offleash_core::units::Bytes;
 
 #[derive(Debug, Default, Args)]
 pub(crate) struct ServeArgs {
@@ -107,12 +108,24 @@ pub(crate) struct KeyCreateArgs {
     /// CPUs that its running sandboxes may have together.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_cpus: Option<u32>,
-    /// Memory that its sandboxes may have together, in MiB.
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Memory that its sandboxes may have together: `2G`, or a number of MiB.
+    #[arg(long, value_name = "SIZE", value_parser = mebibytes)]
     pub(crate) max_memory: Option<u64>,
-    /// Disk that its sandboxes may have together, in MiB.
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Disk that its sandboxes may have together: `20G`, or a number of MiB.
+    #[arg(long, value_name = "SIZE", value_parser = mebibytes)]
     pub(crate) max_disk: Option<u64>,
+}
+
+/// A size in MiB: a number alone is that already.
+fn mebibytes(text: &str) -> Result<u64, String> {
+    let mib = match text.parse::<u64>() {
+        Ok(number) => number,
+        Err(_) => text.parse::<Bytes>().map_err(|error| error.to_string())?.0 >> 20,
+    };
+    match mib {
+        0 => Err("it is less than 1 MiB".to_owned()),
+        mib => Ok(mib),
+    }
 }
 
 #[derive(Debug, Args)]
@@ -131,4 +144,36 @@ pub(crate) struct KeyRemoveArgs {
     /// The key's id, or its name.
     #[arg(value_name = "KEY")]
     pub(crate) key: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mebibytes;
+
+    #[test]
+    fn a_quota_is_a_size_or_a_number_of_mebibytes() {
+        for (text, mib) in [
+            ("512", 512),
+            ("512M", 512),
+            ("2G", 2048),
+            ("1.5GiB", 1536),
+            ("512MB", 488),
+        ] {
+            assert_eq!(mebibytes(text), Ok(mib), "{text}");
+        }
+        for text in [
+            "",
+            "0",
+            "0G",
+            "1K",
+            "-1",
+            "-1M",
+            "M",
+            "2X",
+            "18446744073709551616",
+            "99999999999T",
+        ] {
+            assert!(mebibytes(text).is_err(), "{text}");
+        }
+    }
 }
