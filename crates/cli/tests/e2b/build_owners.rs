@@ -1,13 +1,18 @@
 //! Whose templates, archives and passwords are whose: what no SDK does with them.
 
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::builds::{ended, image, requested, run_steps, start, with_registry};
+use crate::builds::{ended, image, requested, run_steps, start, with_pool, with_registry};
 use crate::client;
-use crate::server::Server;
-use crate::support::stdout;
+use crate::server::{NO_POOL, Server};
+use crate::support::{skip, stdout};
+
+/// `me:confidential`, as it is sent.
+const SENT: &str = "bWU6Y29uZmlkZW50aWFs";
 
 #[test]
 fn templates_are_their_keys_own_until_they_are_public() {
@@ -346,5 +351,72 @@ fn a_password_of_a_registry_is_for_one_pull_and_nobody_else() {
         status == 501 && answer["message"].as_str().unwrap().contains("AWS"),
         "{answer}"
     );
+    server.end();
+}
+
+/// An index in the owner's network, which answers with its credentials' name whoever has them.
+fn index_with_credentials() -> Option<String> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    // Nothing is sent: the kernel only chooses the address.
+    socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
+    let ip = socket.local_addr().ok()?.ip();
+    let listener = TcpListener::bind((ip, 0)).ok()?;
+    let address = listener.local_addr().ok()?;
+    std::thread::spawn(move || {
+        for mut connection in listener.incoming().flatten() {
+            let mut head = Vec::new();
+            let mut byte = [0];
+            while !head.ends_with(b"\r\n\r\n") && connection.read_exact(&mut byte).is_ok() {
+                head.push(byte[0]);
+            }
+            let answer = match String::from_utf8_lossy(&head).contains(SENT) {
+                true => "HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\nknown\n",
+                false => "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+            };
+            let _sent = connection.write_all(answer.as_bytes());
+        }
+    });
+    Some(address.to_string())
+}
+
+#[test]
+fn builds_ask_the_owner_s_indexes_where_the_owner_says_so() {
+    let Some(index) = index_with_credentials() else {
+        return skip("this machine has no address but its loopback");
+    };
+    let allowed = format!("{NO_POOL}[templates]\nown_indexes = true\n");
+    let Some((mut server, registry)) = with_pool(&allowed, "") else {
+        return;
+    };
+    let configuration = server.site.root().join(".config/pip/pip.conf");
+    std::fs::create_dir_all(configuration.parent().unwrap()).unwrap();
+    let host = index.split(':').next().unwrap();
+    let text = format!("[global]\nindex-url = http://me:confidential@{index}/simple\ntrusted-host = {host}\n");
+    std::fs::write(&configuration, text).unwrap();
+    let config = std::fs::read_to_string(server.site.root().join("serve.toml")).unwrap();
+    // With its credentials, which the build has not.
+    let steps = run_steps(&[
+        &format!("test \"$(wget -q -O - http://{index}/simple/any/)\" = known"),
+        "case \"$(env; cat /proc/self/environ)\" in *confidential*) exit 9;; esac",
+        "test -n \"$PIP_INDEX_URL\"",
+    ]);
+    let build = |server: &Server, name: &str| {
+        let which = requested(server, name);
+        start(
+            server,
+            &which,
+            &json!({ "fromImage": image(&registry), "steps": steps, "force": true }),
+        );
+        ended(server, &which)
+    };
+    let answer = build(&server, "told");
+    assert_eq!(answer["status"], "ready", "{answer}");
+    for confidential in ["me:confidential", SENT] {
+        assert!(!answer.to_string().contains(confidential), "{answer}");
+    }
+    // Nobody else is there unless the owner says so.
+    server.start_again_with(&config.replace("own_indexes = true", "own_indexes = false"));
+    let answer = build(&server, "untold");
+    assert_eq!(answer["status"], "error", "{answer}");
     server.end();
 }

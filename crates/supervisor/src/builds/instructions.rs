@@ -2,6 +2,7 @@
 
 use offleash_core::build::instruction::BuildInstruction;
 use offleash_core::build::{BuildBase, BuildPlan, BuildStage};
+use offleash_core::network::HeaderScope;
 use offleash_core::template::{Recipe, StartCommand, TemplateLimits, TemplateName};
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
@@ -107,6 +108,8 @@ pub fn of_instructions(
         let indexes = RecipeIndexes::of_machine(&IndexConfiguration::this());
         // They may be in the owner's networks. No rule of the key's names any other place there.
         network.policy.public_only = false;
+        // No header is the key's: those of the owner may go where nothing is encrypted, as the owner's configuration has it.
+        network.requests.scope = HeaderScope::default();
         add_indexes(&mut network, &indexes)?;
         env = indexes.env;
     }
