@@ -159,7 +159,8 @@ fn request_of(arguments: &TemplateBuildArgs) -> Result<BuildRequest, Failure> {
             ..usual
         };
     }
-    if recipe.is_empty() {
+    // An image can be a template as it is.
+    if recipe.is_empty() && arguments.from.is_none() {
         return Err(TemplateError::Empty { name }.into());
     }
     let disk = match &arguments.disk {

@@ -43,7 +43,10 @@ fn of_recipe(arguments: &TemplateBuildArgs, state: Option<&Path>) -> Result<(Sta
     fetch(&base, &state, arguments)?;
     tell(
         arguments,
-        &format!("building template `{}`: {base}, {}", build.name, build.recipe.summary()),
+        &match build.recipe.is_empty() {
+            true => format!("building template `{}`: {base}", build.name),
+            false => format!("building template `{}`: {base}, {}", build.name, build.recipe.summary()),
+        },
     );
     notes.iter().for_each(|note| tell(arguments, &format!("  {note}")));
     let build = ImageBuild {

@@ -253,6 +253,9 @@ fn stages_scratch_archives_and_templates_are_built_upon() {
     );
     let said = build(&site, "small", &["--target", "small"]);
     assert!(!said.contains("never"), "{said}");
+    // And one of an image as it is.
+    site.succeed(["template", "build", "-q", "--from", "localhost/box:t", "--name", "same"]);
+    assert_eq!(printed(&site, "same", &["cat", "/etc/replaced"]), "new\n");
     let script = "while read line; do echo $line; done < /data/inner; test -s /data/tree.tar.gz && echo whole";
     assert_eq!(printed(&site, "small", &["/bin/sh", "-c", script]), "inner\nwhole\n");
 

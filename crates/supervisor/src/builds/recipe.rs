@@ -13,13 +13,12 @@ use offleash_planner::system::SUPERUSER;
 ///
 /// Nothing is tidied up: what an earlier layer has takes its room whatever a later one removes.
 ///
+/// An empty recipe makes a template of the base as it is.
+///
 /// # Errors
-/// `Empty`, `Network`.
+/// `Network`.
 pub fn of_recipe(request: &BuildRequest, base: BuildBase) -> Result<(ImageBuild, Vec<String>), TemplateError> {
     let BuildRequest { name, recipe, .. } = request;
-    if recipe.is_empty() {
-        return Err(TemplateError::Empty { name: name.clone() });
-    }
     let indexes = RecipeIndexes::of(recipe, &request.env, &IndexConfiguration::this());
     let set = recipe.env.iter().map(|(name, value)| BuildStep {
         title: format!("variable {name}"),
@@ -100,7 +99,7 @@ mod tests {
         };
         assert_eq!(run.command, ["/bin/sh", "-c", "b"]);
         assert_eq!(run.user.as_deref(), Some("root"));
-        let empty = of_recipe(&request(Recipe::default()), BuildBase::Scratch);
-        assert!(matches!(empty, Err(TemplateError::Empty { .. })));
+        let (build, _) = of_recipe(&request(Recipe::default()), BuildBase::Image("box:t".to_owned())).unwrap();
+        assert!(build.plan.stages[0].steps.is_empty());
     }
 }
