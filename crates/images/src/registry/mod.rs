@@ -248,6 +248,8 @@ fn challenges_of(response: &Response<Incoming>) -> Vec<String> {
 }
 
 #[cfg(test)]
+mod endless_tests;
+#[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
