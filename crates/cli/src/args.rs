@@ -375,6 +375,10 @@ pub(crate) struct SandboxArgs {
     /// Template that the root directory is of, which `offleash template build` made; as with `--root base`.
     #[arg(long, value_name = "NAME")]
     pub(crate) template: Option<String>,
+    /// Give the sandbox graphics cards, with what of their driver programs take: all, or those with these numbers. Code then
+    /// reaches the host's driver.
+    #[arg(long, value_name = "all|N[,M]")]
+    pub(crate) gpu: Option<OsString>,
     /// Let processes inside trace each other (debuggers, strace).
     #[arg(long)]
     pub(crate) allow_ptrace: bool,

@@ -213,6 +213,9 @@ fn apply_level(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Fa
             layer: None,
         };
     }
+    if let Some(text) = &arguments.gpu {
+        spec.gpu = Some(parse("--gpu", text)?);
+    }
     spec.allow_ptrace |= arguments.allow_ptrace;
     Ok(())
 }

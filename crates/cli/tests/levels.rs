@@ -14,6 +14,8 @@
 mod behaviour;
 #[path = "levels/container.rs"]
 mod container;
+#[path = "levels/gpu.rs"]
+mod gpu;
 #[path = "levels/microvm.rs"]
 mod microvm;
 mod support;

@@ -128,6 +128,7 @@ fn a_policy_found_in_the_workspace_may_not_widen() {
         "[limits]\nmemory = \"64G\"\n",
         "[limits]\nwall_time = \"unlimited\"\n",
         "allow_ptrace = true\n",
+        "gpu = \"all\"\n",
         "toolchains = [\"cargo\"]\n",
         "[[mount]]\nsource = \"/etc\"\ntarget = \"/mnt/etc\"\n",
         "ids = \"range\"\n",

@@ -13,6 +13,7 @@ pub mod env;
 pub mod error;
 pub mod exec;
 mod glob;
+pub mod gpu;
 pub mod id;
 pub mod level;
 pub mod limits;

@@ -118,6 +118,13 @@ impl Plan {
         self.entries.iter().filter_map(written).collect()
     }
 
+    /// The nodes of the graphics cards that it has, and of what drives them; as paths inside.
+    pub fn gpu_nodes(&self) -> Vec<&std::path::Path> {
+        let is_device = |entry: &&PlanEntry| matches!(entry.node, PlanNode::Device { .. });
+        let devices = self.entries.iter().filter(is_device);
+        devices.map(|entry| entry.target.as_path()).collect()
+    }
+
     /// Whether the sandbox has a root directory of its own that can be written to.
     pub fn has_own_root(&self) -> bool {
         self.entries
@@ -332,6 +339,12 @@ pub enum PlanNode {
     Proc,
     /// A minimal `/dev`.
     Dev,
+    /// One more device of the host, below `/dev`.
+    Device {
+        /// The host's node.
+        #[serde(with = "crate::text::path_bytes")]
+        source: PathBuf,
+    },
     /// A directory of the root.
     Directory,
     /// A symbolic link.

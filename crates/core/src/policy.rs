@@ -16,6 +16,7 @@ use toml::Spanned;
 use crate::command::CommandRules;
 use crate::command_trigger::CommandTrigger;
 use crate::env::EnvRules;
+use crate::gpu::GpuChoice;
 use crate::level::{DegradeMode, Level, LevelChoice};
 use crate::limits::{LimitName, Limits};
 use crate::path_rules::PathRules;
@@ -70,6 +71,8 @@ pub struct Policy {
     pub ids: Option<IdChoice>,
     /// Whether processes may trace each other.
     pub allow_ptrace: Option<bool>,
+    /// The graphics cards that the sandbox is given.
+    pub gpu: Option<GpuChoice>,
     /// Tools that code inside may call.
     pub tools: Vec<DeclaredTool>,
     /// What is granted of tools.
@@ -158,6 +161,7 @@ impl Policy {
         spec.ids = self.ids.or(spec.ids);
         replace(&mut spec.allow_ptrace, self.allow_ptrace);
         replace(&mut spec.warm, self.warm);
+        spec.gpu = self.gpu.clone().or_else(|| spec.gpu.take());
         spec.min_level = self.min_level.or(spec.min_level);
         match (self.workspace, &mut spec.workspace) {
             (Some(WorkspaceChoice::Mode(mode)), Some(workspace)) => workspace.mode = mode,
@@ -224,6 +228,7 @@ struct PolicyFile {
     network: Option<NetworkValue>,
     ids: Option<IdChoice>,
     allow_ptrace: Option<bool>,
+    gpu: Option<Spanned<String>>,
     warm: Option<Spanned<i64>>,
     toolchains: Vec<String>,
     tool: Vec<ToolEntry>,
@@ -389,6 +394,7 @@ impl PolicyFile {
             network: self.network.map(NetworkValue::into_spec).transpose()?,
             ids: self.ids,
             allow_ptrace: self.allow_ptrace,
+            gpu: self.gpu.as_ref().map(written::one).transpose()?,
             lifecycle: self.lifecycle.into_policy()?,
             warm: self.warm.map(warm).transpose()?,
         })

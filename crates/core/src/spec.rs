@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::command::CommandRules;
 use crate::env::EnvRules;
+use crate::gpu::GpuChoice;
 use crate::id::RunId;
 use crate::level::{DegradeMode, Level, LevelChoice};
 use crate::limits::Limits;
@@ -53,6 +54,8 @@ pub struct SandboxSpec {
     pub runtime: Option<std::ffi::OsString>,
     /// The virtual machine of level `microvm`.
     pub vm: crate::vm::VmSpec,
+    /// The graphics cards that it is given; none when absent.
+    pub gpu: Option<GpuChoice>,
     /// How user ids are mapped. When absent: a range for a root of its own where that can be had, else one id.
     pub ids: Option<IdChoice>,
     /// Whether processes in the sandbox may trace each other (debuggers, strace).

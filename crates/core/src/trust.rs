@@ -36,6 +36,8 @@ pub fn widened(policy: &Policy) -> Vec<String> {
         "ids",
     );
     note(policy.allow_ptrace == Some(true), "allow_ptrace");
+    // The kernel's driver of a card is much that code can reach.
+    note(policy.gpu.is_some(), "gpu");
     // They hold memory when the run is over.
     note(policy.warm.is_some_and(|warm| warm > 0), "warm");
     keys.extend(list("filesystem.read", &policy.paths.read));

@@ -356,6 +356,18 @@ impl EnforcementReport {
         self.not_enforced.insert(control.into(), reason.into());
     }
 
+    /// Notes the graphics cards that the sandbox has, and that only their driver holds what is done with them.
+    pub(crate) fn gives_gpu(&mut self, plan: &Plan) {
+        let nodes: Vec<String> = plan.gpu_nodes().iter().map(|node| node.display().to_string()).collect();
+        if !nodes.is_empty() {
+            let means = "code reaches the host's driver, which alone keeps sandboxes with one card apart";
+            self.holds(
+                "gpu",
+                format!("{}: {means}; no limit counts a card's memory", nodes.join(", ")),
+            );
+        }
+    }
+
     /// Notes a limit.
     pub fn holds_limit(&mut self, limit: LimitName, means: impl Into<String>) {
         self.holds(format!("limit.{}", limit.name()), means);

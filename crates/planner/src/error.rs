@@ -125,6 +125,28 @@ pub enum PlanError {
         /// Where it would be.
         looked: Vec<PathBuf>,
     },
+    /// There is no such graphics card.
+    #[error("there is no graphics card{}: the machine has {count}", .number.map_or_else(String::new, |number| format!(" {number}")))]
+    NoGpu {
+        /// The one that was asked for, if one was.
+        number: Option<u8>,
+        /// How many there are.
+        count: usize,
+    },
+    /// A node of a graphics card that no sandbox could open.
+    #[error(
+        "the graphics card `{path}` is not open to everybody, and whoever works in a sandbox is in no group of the machine"
+    )]
+    GpuClosed {
+        /// The node.
+        path: Text,
+    },
+    /// A part of a graphics card's driver that is not there.
+    #[error("the driver of the graphics card has no `{what}`")]
+    NoGpuDriver {
+        /// A file.
+        what: String,
+    },
     /// A pattern means too many paths to look at.
     #[error("the rule `{rule}` looks at more than {most} paths")]
     TooManyPaths {
@@ -147,8 +169,12 @@ fn list(paths: &[PathBuf]) -> String {
 impl Explained for PlanError {
     fn kind(&self) -> ErrorKind {
         match self {
-            PlanError::CommandDenied { .. } | PlanError::WorkspaceDenied { .. } => ErrorKind::Denied,
-            PlanError::ToolchainMissing { .. } => ErrorKind::NotFound,
+            PlanError::CommandDenied { .. } | PlanError::WorkspaceDenied { .. } | PlanError::GpuClosed { .. } => {
+                ErrorKind::Denied
+            }
+            PlanError::ToolchainMissing { .. } | PlanError::NoGpu { .. } | PlanError::NoGpuDriver { .. } => {
+                ErrorKind::NotFound
+            }
             PlanError::Unreachable { source, .. } => match source.kind() {
                 io::ErrorKind::NotFound => ErrorKind::NotFound,
                 io::ErrorKind::PermissionDenied => ErrorKind::Denied,
@@ -189,6 +215,14 @@ impl Explained for PlanError {
                 ));
             }
             PlanError::ToolchainMissing { .. } => "give the path of the installation: `--toolchain PATH`",
+            PlanError::NoGpu { count: 0, .. } => {
+                "leave `--gpu` out; a card is found by `/dev/nvidia0` or `/dev/dri/renderD128`, which its driver makes"
+            }
+            PlanError::NoGpu { .. } => "cards are counted from 0; name one that is there, or `all`",
+            PlanError::GpuClosed { .. } => "have udev give the node the mode 0666, if every user may have the card",
+            PlanError::NoGpuDriver { .. } => {
+                "install the driver's libraries for computing, of the kernel module's version"
+            }
             PlanError::Ports(_) => "`offleash help run` says what `--publish` and `--host-port` take",
             PlanError::TooManyPaths { .. } => "begin the pattern with a directory that holds less",
         };

@@ -135,6 +135,10 @@ fn answer(entry: &PlanEntry, path: &Path, spec: &SandboxSpec, host: &PlanningHos
         PlanNode::Tmpfs { .. } => "read and written, in memory, gone when the run ends".to_owned(),
         PlanNode::Proc => "the sandbox's own procfs; what concerns the machine is covered or read-only".to_owned(),
         PlanNode::Dev => "one of six devices, or does not exist".to_owned(),
+        PlanNode::Device { .. } => {
+            "a device of the host: opened, read and written, and told what its driver takes, in the host's kernel"
+                .to_owned()
+        }
         PlanNode::Symlink { to } => format!("a symbolic link to `{}`", to.display()),
         PlanNode::File { .. } => "read, not written; made by offleash".to_owned(),
         PlanNode::Hidden { .. } => "hidden: neither read nor written nor replaced".to_owned(),

@@ -14,6 +14,7 @@ pub mod etc;
 mod explain;
 mod git;
 pub mod git_system;
+mod gpu;
 mod host;
 pub mod image;
 mod image_stack;

@@ -14,7 +14,7 @@ use offleash_core::spec::{RootChoice, SandboxSpec};
 use super::error::PlanError;
 use super::host::{ExecBasis, PlanningHost};
 use super::{
-    base_entries, commands, environment, etc, git_system, image, mounts, program_search, reach, rules, system,
+    base_entries, commands, environment, etc, git_system, gpu, image, mounts, program_search, reach, rules, system,
     toolchain, tools, tree, trust, workspace,
 };
 
@@ -100,6 +100,7 @@ fn resolve_for(
     mounts::add_volumes(&spec.volumes, host, &mut tree)?;
     mounts::add_tmpfs(&spec.tmpfs, &spec.limits, &mut tree)?;
     let mut added = toolchain::add(&spec.toolchains, host, workspace.as_deref(), &mut tree)?;
+    gpu::add(spec.gpu.as_ref(), Path::new("/"), &mut tree, &mut added)?;
     tree.add_system(tools::entries(&spec.tools));
     added.path.splice(0..0, tools::directory(&spec.tools));
     added.variables.extend(tools::variables(&spec.tools));

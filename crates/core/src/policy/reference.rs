@@ -21,7 +21,7 @@ pub struct KeyDoc {
 const PATHS: &str = "list of path patterns";
 
 /// Key, kind, default, sentence, example.
-const KEYS: [(&str, &str, &str, &str, &str); 60] = [
+const KEYS: [(&str, &str, &str, &str, &str); 61] = [
     (
         "level",
         "word",
@@ -194,6 +194,13 @@ const KEYS: [(&str, &str, &str, &str, &str); 60] = [
         "false",
         "whether processes inside may trace each other, as debuggers do",
         "true",
+    ),
+    (
+        "gpu",
+        "text",
+        "none",
+        "graphics cards that the sandbox is given: `all`, or their numbers; what that costs is in levels.md",
+        "\"0,1\"",
     ),
     (
         "warm",

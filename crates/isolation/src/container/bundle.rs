@@ -59,6 +59,7 @@ pub(super) fn describe(plan: &Plan, held: HeldByGroup) -> io::Result<Vec<u8>> {
         "linux": {
             "namespaces": namespaces,
             "resources": resources(plan),
+            "devices": devices(plan)?,
             "maskedPaths": masked(),
             "readonlyPaths": [Path::new("/").join(masks::READ_ONLY)],
         },
@@ -79,6 +80,19 @@ fn resources(plan: &Plan) -> Value {
         Some(memory) => json!({ "memory": { "limit": memory.0 } }),
         None => json!({}),
     }
+}
+
+/// The devices that gVisor is to let its code use, by the numbers that they have here; others are given them as mounts.
+fn devices(plan: &Plan) -> io::Result<Vec<Value>> {
+    if !has_own_kernel(plan) {
+        return Ok(Vec::new());
+    }
+    let device = |path: &Path| {
+        let number = rustix::fs::stat(path)?.st_rdev;
+        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+        Ok(json!({ "path": path.to_string_lossy(), "type": "c", "major": major, "minor": minor, "fileMode": 0o666 }))
+    };
+    plan.gpu_nodes().into_iter().map(device).collect()
 }
 
 /// What each process is bounded by.
@@ -130,6 +144,10 @@ fn mounts(plan: &Plan) -> Vec<Value> {
                 options.extend(size.map(|size| format!("size={}", size.0)));
                 mounts.push(json!({ "destination": shown, "type": "tmpfs", "source": "tmpfs", "options": options }));
             }
+            // gVisor makes it, as its own device of that kind.
+            PlanNode::Device { .. } if !has_own_kernel(plan) => mounts.push(json!({
+                "destination": shown, "type": "bind", "source": shown, "options": ["bind", "rw", "nosuid", "noexec"],
+            })),
             _ => {}
         }
     }

@@ -209,6 +209,12 @@ fn words(runtime: &RuntimePlan, plan: &Plan) -> Vec<String> {
             "--file-access=shared",
             "--host-uds=none",
             &platform,
+            // Code reaches the driver of the host through calls that gVisor knows.
+            if plan.gpu_nodes().is_empty() {
+                "--nvproxy=false"
+            } else {
+                "--nvproxy=true"
+            },
             "run",
             "--pass-fd=3:3",
             "--bundle",

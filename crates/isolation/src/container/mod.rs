@@ -124,6 +124,14 @@ fn refuse_what_cannot_be(plan: &Plan) -> Result<(), IsolationError> {
             "install `runsc` (gVisor), or name one with `--runtime`",
         );
     }
+    let gpu_nodes = plan.gpu_nodes();
+    if has_own_kernel(plan) && gpu_nodes.iter().any(|node| !is_nvidia(node)) {
+        return refused(
+            "a graphics card that is not NVIDIA's",
+            "gVisor knows no other driver",
+            "use `--runtime crun`, or `--level process`",
+        );
+    }
     if !plan.executables.is_empty() {
         return refused(
             "that only some programs are executed",
@@ -132,6 +140,12 @@ fn refuse_what_cannot_be(plan: &Plan) -> Result<(), IsolationError> {
         );
     }
     Ok(())
+}
+
+/// Whether a node below `/dev` is one of NVIDIA's driver.
+fn is_nvidia(node: &Path) -> bool {
+    node.file_name()
+        .is_some_and(|name| name.to_string_lossy().starts_with("nvidia"))
 }
 
 /// The same error at this level.

@@ -591,7 +591,9 @@ fn grants(plan: &Plan, may_execute: bool) -> impl Iterator<Item = (PathBuf, Gran
             | PlanNode::Base { .. }
             | PlanNode::Tmpfs { .. } => executable(GrantAccess::WriteExecute, GrantAccess::Write),
             PlanNode::Proc | PlanNode::Dev => GrantAccess::Write,
-            PlanNode::Directory
+            // Below `/dev`, of which the rule is.
+            PlanNode::Device { .. }
+            | PlanNode::Directory
             | PlanNode::Symlink { .. }
             | PlanNode::File { .. }
             | PlanNode::Hidden { .. }

@@ -42,6 +42,7 @@ pub(super) fn describe(plan: &Plan, identity: &IdMaps, report: &ChildReport, enf
         }
     }
     enforcement.holds("uid", format!("{} on the host", identity.outside.0));
+    enforcement.gives_gpu(plan);
     for (control, means) in &report.holding {
         enforcement.holds(control, means);
     }

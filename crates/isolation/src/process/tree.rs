@@ -380,6 +380,7 @@ impl RootAssembly<'_> {
                 let elsewhere = io::Error::from(io::ErrorKind::InvalidInput);
                 Err(step("mounting what is the kernel's at", &entry.target)(elsewhere))
             }
+            PlanNode::Device { source } => kernel::add_device(self.root(), source, target),
             PlanNode::Directory => self
                 .root()
                 .directory(target)

@@ -30,6 +30,7 @@ pub(super) fn check(
     layout: &GrantLayout,
     enforcement: &mut EnforcementReport,
 ) -> Result<(), IsolationError> {
+    enforcement.gives_gpu(plan);
     let mut lacking = layout.impossible.clone();
     let abi = offleash_sys::landlock::abi().ok().flatten().unwrap_or(0);
     if abi == 0 {

@@ -88,6 +88,7 @@ impl GrantLayout {
                     self.grant(device, GrantAccess::Write);
                 }
             }
+            PlanNode::Device { source } => self.grant(source, GrantAccess::Write),
             PlanNode::File { contents } => {
                 if let Some(path) = same_on_host(&entry.target, contents) {
                     self.grant(path, GrantAccess::Read);

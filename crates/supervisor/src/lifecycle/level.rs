@@ -169,6 +169,10 @@ impl ChosenLevel {
             runtime: runtime(spec, level)?,
             vm: spec.vm.clone(),
         };
+        if spec.gpu.is_some() && level == Level::Microvm {
+            let operation = "give a sandbox graphics cards";
+            return Err(IsolationError::Unsupported { level, operation }.into());
+        }
         let has_own_root = matches!(spec.root, RootChoice::Base { .. } | RootChoice::Image(_));
         if has_own_root && level == Level::ProcessLandlock {
             let operation = "give a sandbox a root of its own";

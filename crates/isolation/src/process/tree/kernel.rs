@@ -208,10 +208,7 @@ pub(super) fn make_dev(root: &mut RootBuilder) -> Result<(), StepFailure> {
     let directory = Path::new(DEV);
     for name in masks::DEVICES {
         let host = Path::new("/dev").join(name);
-        let node = mount::clone_tree(mount::current_directory(), &host).map_err(step("opening", &host))?;
-        let attached = mount::restrict_tree(node.as_fd(), DEVICES)
-            .and_then(|()| root.attach(node.as_fd(), TargetKind::File, &directory.join(name)));
-        attached.map_err(step("mounting the device", &host))?;
+        add_device(root, &host, &directory.join(name))?;
     }
     for (name, to) in masks::DEVICE_LINKS {
         root.symlink(Path::new(to), &directory.join(name))
@@ -220,4 +217,12 @@ pub(super) fn make_dev(root: &mut RootBuilder) -> Result<(), StepFailure> {
     let options: [(&CStr, &[u8]); 3] = [(c"ptmxmode", b"0666"), (c"mode", b"0620"), (c"max", b"128")];
     let mounted = root.mount_new(c"devpts", &options, DEVICES, &directory.join("pts"));
     mounted.map_err(step("mounting devpts at", "/dev/pts"))
+}
+
+/// Puts a device of the host at `target`.
+pub(super) fn add_device(root: &mut RootBuilder, host: &Path, target: &Path) -> Result<(), StepFailure> {
+    let node = mount::clone_tree(mount::current_directory(), host).map_err(step("opening", host))?;
+    let attached =
+        mount::restrict_tree(node.as_fd(), DEVICES).and_then(|()| root.attach(node.as_fd(), TargetKind::File, target));
+    attached.map_err(step("mounting the device", host))
 }
