@@ -17,8 +17,6 @@ mod support;
 mod arena;
 #[path = "escape/communication.rs"]
 mod communication;
-#[path = "escape/container.rs"]
-mod container;
 #[path = "escape/crashes.rs"]
 mod crashes;
 #[path = "escape/endings.rs"]
@@ -31,6 +29,8 @@ mod floods;
 mod kernel;
 #[path = "escape/leftovers.rs"]
 mod leftovers;
+#[path = "escape/leveled.rs"]
+mod leveled;
 #[path = "escape/namespaces.rs"]
 mod namespaces;
 #[path = "escape/pitfalls.rs"]

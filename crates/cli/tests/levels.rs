@@ -24,7 +24,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use behaviour::FEATURES;
-use support::levels::{container_flags, runsc, runtime};
+use support::levels::{container_flags, microvm_flags, runsc, runtime, sharing_machines};
 use support::{Site, is_root, skip, stderr};
 
 /// What holds the code, as the columns of the table are.
@@ -65,33 +65,11 @@ impl Column {
             Column::Process => Some(level("process")),
             Column::Gvisor => runsc().map(with_runtime),
             Column::Crun => runtime("crun").map(with_runtime),
-            Column::Microvm => vm_kernel().map(|kernel| {
-                let kernel = ["--vm-kernel".to_owned(), kernel.to_str().unwrap().to_owned()];
-                [level("microvm"), kernel.into()].concat()
-            }),
+            Column::Microvm => microvm_flags(),
         }
     }
 }
 
-/// A directory with a kernel of guests: the one that the tests of control groups boot, or the machine's own. `None`, and said
-/// so, where there is none, or no QEMU.
-pub(crate) fn vm_kernel() -> Option<PathBuf> {
-    if support::processes::program("qemu-system-x86_64").is_none() {
-        skip("there is no qemu-system-x86_64");
-        return None;
-    }
-    let unpacked = std::env::var_os("OFFLEASH_SDKS")
-        .map(|sdks| Path::new(&sdks).join("../virtual-machine/linux-image-cloud-amd64"));
-    let found = unpacked.filter(|path| path.exists()).or_else(|| {
-        let mut boot = std::fs::read_dir("/boot").ok()?.flatten();
-        let is_cloud = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().ends_with("-cloud-amd64");
-        boot.any(|entry| is_cloud(&entry)).then(|| PathBuf::from("/"))
-    });
-    if found.is_none() {
-        skip("there is no kernel for guests of virtual machines");
-    }
-    found
-}
 /// How a level has a feature.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Cell {
@@ -117,15 +95,13 @@ pub(crate) struct Feature {
 /// Shows every feature in one column.
 fn show_all(column: Column) {
     if let Some(flags) = column.flags() {
-        show_all_with(column, &flags);
+        sharing_machines(|| show_all_with(column, &flags));
     }
 }
 
 /// Shows every feature as a column has it, with these flags.
 fn show_all_with(column: Column, flags: &[String]) {
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    // One machine boots, and the others are restored from its template.
-    let machines = (column == Column::Microvm).then(|| tempfile::tempdir().unwrap());
     for feature in FEATURES {
         if feature.needs_root && !is_root() {
             skip(feature.name);
@@ -133,9 +109,6 @@ fn show_all_with(column: Column, flags: &[String]) {
         }
         eprintln!("── {}", feature.name);
         let site = Site::sharing_templates();
-        if let (Column::Microvm, Some(shared)) = (column, &machines) {
-            std::os::unix::fs::symlink(shared.path(), site.state().join("vm")).unwrap();
-        }
         match feature.cells[Column::ALL.iter().position(|other| *other == column).unwrap()] {
             Cell::Yes | Cell::Differs(_) => (feature.show)(&site, column, &flags),
             Cell::Refused(why) => {

@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use crate::units::Bytes;
+
 /// What a caller says of a virtual machine; nothing of it has to be said.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VmSpec {
@@ -52,6 +54,8 @@ pub struct VmPlan {
     pub memory_mib: u64,
     /// Processors of the machine.
     pub cpus: u32,
+    /// Memory that code in the machine may have; `None` for all that its kernel leaves.
+    pub code_memory: Option<Bytes>,
     /// Processes and threads that code in the machine may have at once.
     pub pids: Option<u64>,
     /// The state of a machine like it, if it is restored from that or is to save it.

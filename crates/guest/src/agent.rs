@@ -3,7 +3,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use offleash_protocol::{ExecCommand, ExitReport, FromGuest, GuestIds, OUTPUT_CHUNK, ToGuest, VERSION};
+use offleash_protocol::{ExecCommand, ExitReport, FromGuest, GuestIds, OUTPUT_CHUNK, SandboxUsage, ToGuest, VERSION};
 use offleash_sys::spawn::{self, ChildStarter, SignalQueue, SignalTarget};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
@@ -13,6 +13,7 @@ use rustix::process::DumpableBehavior;
 
 use crate::connection::{ConnectionError, HostConnection};
 use crate::execution::RunningExec;
+use crate::limit_counts::LimitCounts;
 use crate::oom_score::OomScore;
 use crate::processes::{self, GuestRole};
 use crate::{CONTROL, exit, files, rename, sudo, tools, usage};
@@ -41,6 +42,8 @@ pub(crate) struct GuestAgent {
     /// Those inside who want to be somebody else, if they may.
     sudo: Option<sudo::SudoServer>,
     oom_score: OomScore,
+    /// Of a machine's own kernel, where the guest is in one.
+    limit_counts: Option<LimitCounts>,
     /// Which execution is served first in this round, so that none starves while the host takes little.
     first: usize,
 }
@@ -51,6 +54,7 @@ enum ReadyDescriptor {
     Requests,
     Space,
     Signals,
+    LimitCounts,
     Input(u32),
     Output(u32, usize),
     Leftover(usize),
@@ -80,6 +84,8 @@ impl GuestAgent {
         if !processes::can_be_found(role) {
             return Err(Errno::ACCESS);
         }
+        // Before anything else is opened, which could have their numbers.
+        let limit_counts = LimitCounts::adopt();
         let signals = SignalQueue::of_all()?;
         let starter = ChildStarter::of_this_process();
         let connection = HostConnection::new(spawn::adopt_descriptor(CONTROL)?);
@@ -100,6 +106,7 @@ impl GuestAgent {
             sudo: None,
             buffer,
             oom_score,
+            limit_counts,
             first: 0,
         })
     }
@@ -134,6 +141,7 @@ impl GuestAgent {
                 ReadyDescriptor::Requests => self.take_requests()?,
                 ReadyDescriptor::Space => self.connection.flush()?,
                 ReadyDescriptor::Signals => self.reap(),
+                ReadyDescriptor::LimitCounts => self.report_limits(),
                 ReadyDescriptor::Input(exec) => self.advance_input(exec),
                 ReadyDescriptor::Output(exec, output) => self.forward(exec, output),
                 ReadyDescriptor::Leftover(index) => self.discard(index),
@@ -167,6 +175,9 @@ impl GuestAgent {
             want(ReadyDescriptor::Space, self.connection.socket(), PollFlags::OUT);
         }
         want(ReadyDescriptor::Signals, self.signals.as_fd(), PollFlags::IN);
+        for file in self.limit_counts.iter().flat_map(LimitCounts::wait_on) {
+            want(ReadyDescriptor::LimitCounts, file, PollFlags::PRI);
+        }
         let takes_output = self.connection.room() >= OUTPUT_CHUNK;
         let (before, after) = self.executions.split_at(self.first % self.executions.len().max(1));
         for execution in after.iter().chain(before) {
@@ -247,7 +258,7 @@ impl GuestAgent {
                     self.report_problem("calls of tools cannot be taken");
                 }
             }
-            ToGuest::Usage => self.connection.send(&FromGuest::UsageReport(usage::measure(self.role))),
+            ToGuest::Usage => self.report_usage(),
             ToGuest::Shutdown => return Err(LoopEnd::Shutdown),
             ToGuest::ServeSudo { path } => match sudo::SudoServer::listen(&path, self.starter) {
                 Ok(server) => self.sudo = Some(server),
@@ -398,6 +409,34 @@ impl GuestAgent {
         }
     }
 
+    fn report_usage(&mut self) {
+        if let Some(counts) = &mut self.limit_counts {
+            counts.look();
+        }
+        let counts = self.limit_counts.as_ref().map(LimitCounts::last).unwrap_or_default();
+        self.connection.send(&FromGuest::UsageReport(SandboxUsage {
+            memory_kills: counts.memory_kills,
+            refused_processes: counts.refused_processes,
+            ..usage::measure(self.role)
+        }));
+    }
+
+    /// Reports what the kernel counts if it has counted more.
+    fn report_limits(&mut self) {
+        if self.limit_counts.as_mut().is_some_and(LimitCounts::look) {
+            self.report_usage();
+        }
+    }
+
+    /// Reports what is used where the host cannot look itself, if a limit is reached.
+    fn report_reached(&mut self) {
+        let Some(counts) = &mut self.limit_counts else { return };
+        let has_changed = counts.look();
+        if has_changed || usage::has_full_tmpfs() {
+            self.report_usage();
+        }
+    }
+
     /// Reports the ends of commands whose output was sent in full.
     fn report_ended(&mut self) {
         let mut index = 0;
@@ -408,6 +447,8 @@ impl GuestAgent {
             };
             let ended = self.executions.remove(index);
             self.leftovers.extend(ended.into_leftovers().map(Some));
+            // Why it ended comes before that it ended.
+            self.report_reached();
             self.connection.send(&report);
         }
         let surplus = self.leftovers.len().saturating_sub(MAX_LEFTOVERS);

@@ -17,6 +17,7 @@ mod connection;
 mod execution;
 mod files;
 mod input;
+mod limit_counts;
 mod oom_score;
 mod output;
 mod processes;

@@ -17,6 +17,7 @@ pub(crate) fn measure(role: GuestRole) -> SandboxUsage {
             processes,
             shm_bytes: shared_memory(),
             tmpfs: every_tmpfs(),
+            ..SandboxUsage::default()
         },
         GuestRole::Subreaper => SandboxUsage {
             processes,
@@ -51,6 +52,15 @@ fn every_tmpfs() -> Vec<TmpfsUsage> {
         (columns.next()? == b"tmpfs").then(|| unescaped(path))
     });
     paths.filter_map(tmpfs).take(MAX_TMPFS).collect()
+}
+
+/// Whether nothing more goes into one of them.
+pub(crate) fn has_full_tmpfs() -> bool {
+    let is_full = |tmpfs: &TmpfsUsage| {
+        let (bytes, files) = (tmpfs.total > 0, tmpfs.files_total > 0);
+        bytes && tmpfs.used >= tmpfs.total || files && tmpfs.files_used >= tmpfs.files_total
+    };
+    every_tmpfs().iter().any(is_full)
 }
 
 fn tmpfs(path: Vec<u8>) -> Option<TmpfsUsage> {

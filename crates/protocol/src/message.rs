@@ -259,6 +259,10 @@ pub struct SandboxUsage {
     pub shm_bytes: u64,
     /// Each tmpfs; empty when the mounts are the host's own.
     pub tmpfs: Vec<TmpfsUsage>,
+    /// Processes that a kernel of the sandbox's own has killed for want of memory; zero when that is the host's to count.
+    pub memory_kills: u64,
+    /// Processes and threads that it has refused, likewise.
+    pub refused_processes: u64,
 }
 
 /// How full a tmpfs is.

@@ -101,11 +101,14 @@ fn from_guest() -> impl Strategy<Value = FromGuest> {
                 max_rss_kib,
             }
         }),
-        (any::<(u32, u64)>(), prop::collection::vec(tmpfs(), 0..5)).prop_map(|((processes, shm_bytes), tmpfs)| {
+        (any::<(u32, [u64; 3])>(), prop::collection::vec(tmpfs(), 0..5)).prop_map(|((processes, numbers), tmpfs)| {
+            let [shm_bytes, memory_kills, refused_processes] = numbers;
             FromGuest::UsageReport(SandboxUsage {
                 processes,
                 shm_bytes,
                 tmpfs,
+                memory_kills,
+                refused_processes,
             })
         }),
         ".*".prop_map(|text| FromGuest::Problem { text }),

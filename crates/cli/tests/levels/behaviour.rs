@@ -109,10 +109,24 @@ pub(crate) const FEATURES: &[Feature] = &[
             Differs("no more are started"),
             Differs("the sandbox ends"),
             Differs("no more are started"),
-            Differs("no more are started, and nobody is told"),
+            Differs("no more are started"),
         ],
         needs_root: true,
         show: pids,
+        ask: &[],
+    },
+    Feature {
+        name: "size of directories in memory",
+        cells: [Differs("on disk, where they count as workspace"), Yes, Yes, Yes, Yes],
+        needs_root: false,
+        show: tmp_size,
+        ask: &[],
+    },
+    Feature {
+        name: "CPU time",
+        cells: [Yes; 5],
+        needs_root: false,
+        show: cpu_time,
         ask: &[],
     },
     Feature {
@@ -313,8 +327,25 @@ fn wall_time(site: &Site, _: Column, flags: &[&str]) {
     assert_eq!(output.status.code(), Some(124), "{}", stderr(&output));
 }
 
-fn memory(site: &Site, _: Column, flags: &[&str]) {
+fn memory(site: &Site, column: Column, flags: &[&str]) {
     let hog = "import sys\nheld = []\nwhile True: held.append(b'x' * (8 << 20))";
+    if column == Column::Microvm {
+        // The machine's kernel counts, for root and for others.
+        let arguments = [
+            &["run", "--json"],
+            flags,
+            &["--memory", "100M", "--", PYTHON, "-c", hog],
+        ]
+        .concat();
+        let record = record_of(&site.offleash(arguments).output().unwrap());
+        assert_eq!(
+            record["outcome"],
+            serde_json::json!({"kind": "out_of_memory", "limit": 100 << 20}),
+            "{record}"
+        );
+        assert_eq!(record["exit_code"], 137, "{record}");
+        return;
+    }
     let output = run(site, flags, &["--memory", "300M"], &[PYTHON, "-c", hog]);
     // Where no group counts, allocations fail first.
     assert!(
@@ -334,15 +365,31 @@ fn pids(site: &Site, column: Column, flags: &[&str]) {
     ]
     .concat();
     let record = record_of(&site.offleash(arguments).output().unwrap());
-    if column == Column::Microvm {
-        assert_eq!(record["outcome"]["kind"], "exited", "{record}");
-        return;
-    }
     let hits = record["limits_hit"].as_array().unwrap();
     let hit = hits.iter().find(|hit| hit["limit"] == "pids");
     assert!(hit.is_some(), "{record}");
     let is_ended = record["outcome"]["kind"] == "limit_exceeded";
     assert_eq!(is_ended, column == Column::Gvisor, "{}", record["outcome"]);
+}
+
+fn tmp_size(site: &Site, column: Column, flags: &[&str]) {
+    if column == Column::Landlock {
+        let flags = [flags, &["--workspace-size", "1M"]].concat();
+        let record = site.record(&flags, "head -c 3000000 /dev/zero > $TMPDIR/full; sleep 20");
+        assert_eq!(record["outcome"]["limit"], "workspace", "{record}");
+        return;
+    }
+    let flags = [flags, &["--tmp-size", "1M"]].concat();
+    let record = site.record(&flags, "head -c 3000000 /dev/zero > /var/tmp/full; exit 3");
+    assert_eq!(record["exit_code"], 3, "{record}");
+    let hits = record["limits_hit"].as_array().unwrap();
+    let hit = hits.iter().find(|hit| hit["limit"] == "tmp");
+    assert!(hit.is_some_and(|hit| hit["value"] == 1 << 20), "{record}");
+}
+
+fn cpu_time(site: &Site, _: Column, flags: &[&str]) {
+    let output = shell(site, flags, &["--cpu-time", "2s"], "while :; do :; done");
+    assert_eq!(output.status.code(), Some(137), "{}", stderr(&output));
 }
 
 fn file_size(site: &Site, _: Column, flags: &[&str]) {

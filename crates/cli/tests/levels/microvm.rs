@@ -3,8 +3,8 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
+use super::Column;
 use super::support::{Site, stdout};
-use super::{Column, vm_kernel};
 
 #[test]
 fn a_hypervisor_or_a_kernel_that_is_not_there_is_refused_with_a_hint() {
@@ -31,8 +31,8 @@ fn a_directory_without_a_kernel_is_told_and_nothing_is_left_of_a_package_that_is
 
 /// A site, and the flags of the level; `None` where it is not to be had.
 fn machine() -> Option<(Site, Vec<String>)> {
-    vm_kernel()?;
-    Some((Site::new(), Column::Microvm.flags()?))
+    let flags = Column::Microvm.flags()?;
+    Some((Site::new(), flags))
 }
 
 #[test]

@@ -9,6 +9,8 @@ use super::{processes, skip};
 thread_local! {
     /// Flags of `offleash run`, from [`at_level`].
     static FLAGS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    /// What virtual machines are booted and restored from, for the sites of this thread, from [`sharing_machines`].
+    static MACHINES: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
 }
 
 /// Does something while every `offleash run` of this thread has these flags, unless it names a level itself.
@@ -17,6 +19,24 @@ pub fn at_level<T>(flags: &[String], action: impl FnOnce() -> T) -> T {
     let done = action();
     FLAGS.take();
     done
+}
+
+/// Does something while every site of this thread has the same virtual machines: one boots, and the others are restored from it.
+pub fn sharing_machines<T>(action: impl FnOnce() -> T) -> T {
+    let shared = tempfile::tempdir().unwrap();
+    MACHINES.replace(Some(shared.path().to_owned()));
+    let done = action();
+    MACHINES.take();
+    done
+}
+
+/// Gives a state directory the virtual machines that are shared, if any are.
+pub(super) fn share_machines(state: &Path) {
+    MACHINES.with_borrow(|shared| {
+        if let Some(shared) = shared {
+            std::os::unix::fs::symlink(shared, state.join("vm")).unwrap();
+        }
+    });
 }
 
 /// Whether the tests of this thread run at another level than `process`.
@@ -56,6 +76,33 @@ pub fn runtime(name: &str) -> Option<PathBuf> {
     let found = processes::program(name);
     if found.is_none() {
         skip(&format!("there is no {name}"));
+    }
+    found
+}
+
+/// The flags of level `microvm`; says so where there is no QEMU or no kernel for guests.
+pub fn microvm_flags() -> Option<Vec<String>> {
+    let kernel = vm_kernel()?;
+    let flags = ["--level", "microvm", "--vm-kernel", kernel.to_str().unwrap()];
+    Some(flags.map(str::to_owned).into())
+}
+
+/// A directory with a kernel of guests: the one that the tests of control groups boot, or the machine's own. `None`, and said
+/// so, where there is none, or no QEMU.
+fn vm_kernel() -> Option<PathBuf> {
+    if processes::program("qemu-system-x86_64").is_none() {
+        skip("there is no qemu-system-x86_64");
+        return None;
+    }
+    let unpacked = std::env::var_os("OFFLEASH_SDKS")
+        .map(|sdks| Path::new(&sdks).join("../virtual-machine/linux-image-cloud-amd64"));
+    let found = unpacked.filter(|path| path.exists()).or_else(|| {
+        let mut boot = std::fs::read_dir("/boot").ok()?.flatten();
+        let is_cloud = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().ends_with("-cloud-amd64");
+        boot.any(|entry| is_cloud(&entry)).then(|| PathBuf::from("/"))
+    });
+    if found.is_none() {
+        skip("there is no kernel for guests of virtual machines");
     }
     found
 }

@@ -36,7 +36,9 @@ impl Site {
         }
         use std::os::unix::fs::PermissionsExt as _;
         std::fs::set_permissions(directory.path().join("state"), std::fs::Permissions::from_mode(0o700)).unwrap();
-        Self { directory }
+        let site = Self { directory };
+        levels::share_machines(&site.state());
+        site
     }
 
     /// Another, which has the templates of a root of a sandbox's own in common with others, if that was asked for:

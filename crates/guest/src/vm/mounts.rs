@@ -127,7 +127,8 @@ fn attach(mount: &OwnedFd, place: &OwnedFd) -> Result<(), Errno> {
     rustix::mount::move_mount(mount, c"", place, c"", flags)
 }
 
-fn number(value: u64, radix: u64) -> Vec<u8> {
+/// A number's digits.
+pub(super) fn number(value: u64, radix: u64) -> Vec<u8> {
     let digit = |value: u64| b'0' + u8::try_from(value % radix).unwrap_or(0);
     let (mut text, mut rest) = (Vec::from([digit(value)]), value / radix);
     while rest > 0 {

@@ -32,19 +32,13 @@ pub(super) struct StartedGuest {
 
 /// Starts the guest.
 pub(super) fn start(begin: &Begin) -> Result<StartedGuest, VmFailure> {
-    let has_group = match begin.max_processes {
-        Some(most) => {
-            bound_processes(most).map_err(step("bound the processes"))?;
-            true
-        }
-        None => false,
-    };
+    make_group(begin).map_err(step("bound memory and processes"))?;
     let pair = || rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
     let (control, theirs) = pair().map_err(step("make the guest's control socket"))?;
     let (report, says) = pair().map_err(step("make a socket for the guest's start"))?;
     machine::enclose_next_child().map_err(step("make a namespace of processes"))?;
     let started = fork_process(|| {
-        let failure = become_guest(begin, has_group, &theirs);
+        let failure = become_guest(begin, &theirs);
         let mut line = failure.errno.raw_os_error().to_ne_bytes().to_vec();
         line.extend_from_slice(failure.step.as_bytes());
         let _ = rustix::net::send(&says, &line, SendFlags::NOSIGNAL);
@@ -54,31 +48,42 @@ pub(super) fn start(begin: &Begin) -> Result<StartedGuest, VmFailure> {
     Ok(StartedGuest { pid, control, report })
 }
 
-/// The bound is the guest kernel's own, by a cgroup: unlike `RLIMIT_NPROC` it holds for root too, and for all users together.
-fn bound_processes(most: u64) -> Result<(), Errno> {
-    let mut text = alloc::vec::Vec::new();
-    offleash_sys::spawn::append_decimal(&mut text, u32::try_from(most.min(MAX_PROCESSES)).unwrap_or(u32::MAX));
+/// The bounds are the guest kernel's own, by a cgroup: unlike `RLIMIT_NPROC` it holds for root too, and for all users together. It
+/// counts what it kills and refuses, too.
+fn make_group(begin: &Begin) -> Result<(), Errno> {
     let directory = Mode::from_raw_mode(0o755);
     rustix::fs::mkdir(c"/cgroup", directory)?;
     rustix::mount::mount(c"cgroup2", c"/cgroup", c"cgroup2", MountFlags::empty(), None)?;
-    write_file(c"/cgroup/cgroup.subtree_control", b"+pids")?;
+    write_file(c"/cgroup/cgroup.subtree_control", b"+pids +memory")?;
     rustix::fs::mkdir(c"/cgroup/sandbox", directory)?;
-    write_file(c"/cgroup/sandbox/pids.max", &text)
+    if let Some(most) = begin.max_processes {
+        write_file(
+            c"/cgroup/sandbox/pids.max",
+            &mounts::number(most.min(MAX_PROCESSES), 10),
+        )?;
+    }
+    match begin.max_memory {
+        Some(most) => write_file(c"/cgroup/sandbox/memory.max", &mounts::number(most, 10)),
+        None => Ok(()),
+    }
 }
 
 /// Does all that comes before the guest's first instruction; answers what failed.
-fn become_guest(begin: &Begin, has_group: bool, control: &OwnedFd) -> VmFailure {
-    match prepare(begin, has_group, control) {
+fn become_guest(begin: &Begin, control: &OwnedFd) -> VmFailure {
+    match prepare(begin, control) {
         Ok(never) => match never {},
         Err(failure) => failure,
     }
 }
 
-fn prepare(begin: &Begin, has_group: bool, control: &OwnedFd) -> Result<core::convert::Infallible, VmFailure> {
+fn prepare(begin: &Begin, control: &OwnedFd) -> Result<core::convert::Infallible, VmFailure> {
     write_file(c"/proc/self/oom_score_adj", b"0").map_err(step("set the score for when memory runs out"))?;
-    if has_group {
-        write_file(c"/cgroup/sandbox/cgroup.procs", b"0").map_err(step("enter the group of processes"))?;
-    }
+    write_file(c"/cgroup/sandbox/cgroup.procs", b"0").map_err(step("enter the group of processes"))?;
+    let counts = [c"/cgroup/sandbox/memory.events", c"/cgroup/sandbox/pids.events"];
+    let [memory_events, process_events] =
+        counts.map(|file| rustix::fs::open(file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()));
+    let memory_events = memory_events.map_err(step("open what counts kills"))?;
+    let process_events = process_events.map_err(step("open what counts refused processes"))?;
     machine::separate_mounts().map_err(step("make a namespace of mounts"))?;
     rustix::mount::mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(step("keep mounts apart"))?;
@@ -108,7 +113,16 @@ fn prepare(begin: &Begin, has_group: bool, control: &OwnedFd) -> Result<core::co
         filter::install(&begin.filter).map_err(step("install the system call filter"))?;
     }
     let null = null.as_fd();
-    let errno = machine::become_program(&program, NAME, &[null, null, null, control.as_fd()]);
+    // As `limit_counts` takes them.
+    let descriptors = [
+        null,
+        null,
+        null,
+        control.as_fd(),
+        memory_events.as_fd(),
+        process_events.as_fd(),
+    ];
+    let errno = machine::become_program(&program, NAME, &descriptors);
     Err(step("execute the guest")(errno))
 }
 

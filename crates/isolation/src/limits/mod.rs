@@ -27,4 +27,5 @@ pub(crate) use process_tree::ProcessTree;
 pub(crate) use rlimits::NO_CORE_DUMP;
 pub use rlimits::{HeldByGroup, LargestFile, rlimits};
 pub(crate) use tmpfs::TmpfsMounts;
+pub(crate) use watcher::CountedInside;
 pub use watcher::LimitWatcher;

@@ -4,11 +4,13 @@
 //! was full and was emptied before anybody looked is not known of.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use offleash_core::limits::LimitName;
 use offleash_core::plan::{Plan, PlanEntry, PlanNode};
 use offleash_core::record::{LimitEffect, LimitHit};
+use offleash_protocol::TmpfsUsage;
 use rustix::fs::{Mode, OFlags, ResolveFlags, StatFs, fstatfs, open, openat2};
 use rustix::process::Pid;
 
@@ -58,6 +60,22 @@ impl TmpfsMounts {
             .flat_map(|(place, status)| place.refusals(&status))
             .collect()
     }
+
+    /// The same, where the guest alone can look: what it `told`, of those of the plan.
+    pub(crate) fn full_as_told(&self, told: &[TmpfsUsage]) -> Vec<LimitHit> {
+        let of = |place: &TmpfsMount| {
+            told.iter()
+                .find(|usage| usage.path.strip_prefix(b"/") == Some(place.path.as_os_str().as_bytes()))
+        };
+        let full = self.places.iter().filter_map(|place| Some((place, of(place)?)));
+        full.flat_map(|(place, usage)| {
+            place.refusals_of(
+                usage.total > 0 && usage.used >= usage.total,
+                usage.files_total > 0 && usage.files_used >= usage.files_total,
+            )
+        })
+        .collect()
+    }
 }
 
 impl TmpfsMount {
@@ -70,12 +88,16 @@ impl TmpfsMount {
     }
 
     fn refusals(&self, status: &StatFs) -> Vec<LimitHit> {
+        let no_bytes = status.f_blocks > 0 && status.f_bfree == 0;
+        let no_inodes = status.f_files > 0 && status.f_ffree == 0;
+        self.refusals_of(no_bytes, no_inodes)
+    }
+
+    fn refusals_of(&self, no_bytes: bool, no_inodes: bool) -> Vec<LimitHit> {
         let refused = |is_full: bool, limit, value: Option<u64>| {
             let effect = LimitEffect::Refused;
             value.filter(|_| is_full).map(|value| LimitHit { limit, value, effect })
         };
-        let no_bytes = status.f_blocks > 0 && status.f_bfree == 0;
-        let no_inodes = status.f_files > 0 && status.f_ffree == 0;
         let bytes = refused(no_bytes, LimitName::Tmp, self.bytes);
         bytes
             .into_iter()

@@ -81,6 +81,7 @@ pub struct LimitWatcher {
     /// Unexplained growth at the last search.
     searched_at_bytes: u64,
     guest_memory_bytes: u64,
+    counted_inside: CountedInside,
     near_a_limit: bool,
     /// Nothing of the kernel's bounds the memory of some process.
     closely: bool,
@@ -88,6 +89,15 @@ pub struct LimitWatcher {
     kills: Option<memory::MemoryKills>,
     /// Open files of a process that were allowed when the sandbox was made: no limit of ours raises that.
     open_files: Option<u64>,
+}
+
+/// What a kernel of the sandbox's own has counted, where it has one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CountedInside {
+    /// Processes that were killed for want of memory.
+    pub(crate) memory_kills: u64,
+    /// Processes and threads that were refused.
+    pub(crate) refused_processes: u64,
 }
 
 /// The largest values so far, and the last ones of what only grows.
@@ -140,6 +150,7 @@ impl LimitWatcher {
             foreign: ForeignGrowth::default(),
             searched_at_bytes: 0,
             guest_memory_bytes: 0,
+            counted_inside: CountedInside::default(),
             near_a_limit: false,
             closely: false,
             kills: None,
@@ -234,6 +245,26 @@ impl LimitWatcher {
     /// Of use without a memory group only, which counts it by itself.
     pub fn note_guest_usage(&mut self, memory_bytes: u64) {
         self.guest_memory_bytes = memory_bytes;
+    }
+
+    /// Takes note of what a kernel of the sandbox's own has counted.
+    pub(crate) fn note_counts(&mut self, counts: CountedInside) {
+        if counts != self.counted_inside {
+            self.counted_inside = CountedInside {
+                memory_kills: counts.memory_kills.max(self.counted_inside.memory_kills),
+                refused_processes: counts.refused_processes.max(self.counted_inside.refused_processes),
+            };
+            self.look_soon();
+        }
+    }
+
+    /// Kills for want of memory: those of the group, if that is known, and those that were counted inside.
+    fn all_kills(&self, of_group: Option<u64>) -> Option<u64> {
+        let inside = self.counted_inside.memory_kills;
+        match of_group {
+            Some(kills) => Some(kills.saturating_add(inside)),
+            None => Some(inside).filter(|inside| *inside > 0),
+        }
     }
 
     /// Whether [`Self::note_guest_usage`] is of use.
@@ -362,13 +393,20 @@ impl LimitWatcher {
     /// Limits that the kernel holds: what it says about them.
     fn check_group(&mut self, now: Instant, hits: &mut Vec<LimitHit>) {
         // The kernel holds these limits whether we can read the counters or not.
-        let Some(Ok(events)) = self.group.as_ref().map(ControlGroup::events) else {
-            return;
-        };
-        if let (Some(limit), Some(kills)) = (self.limits.memory, events.oom_kills) {
+        let events = self
+            .group
+            .as_ref()
+            .and_then(|group| group.events().ok())
+            .unwrap_or_default();
+        let kills = self.all_kills(events.oom_kills);
+        if let (Some(limit), Some(kills)) = (self.limits.memory, kills) {
             self.check_kills(now, kills, limit.0, hits);
         }
-        if let (Some(limit), Some(1..)) = (self.limits.pids, events.pids_max_hits) {
+        let refusals = events
+            .pids_max_hits
+            .unwrap_or(0)
+            .max(self.counted_inside.refused_processes);
+        if let (Some(limit), 1..) = (self.limits.pids, refusals) {
             hits.push(refused(LimitName::Pids, limit));
         }
     }

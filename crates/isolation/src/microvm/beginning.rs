@@ -9,7 +9,9 @@ use offleash_protocol::vm::{Begin, VERSION, VmLimit, VmMount, VmMountKind, VmNet
 use offleash_sys::credentials::{CapabilitySet, SUPERUSER};
 use offleash_sys::seccomp::{self, FilterOptions};
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
+use super::housing::TREE;
 use super::hypervisor::{self, VmCard};
 use super::order::CarrierOrder;
 use crate::limits::{HeldByGroup, rlimits};
@@ -63,6 +65,7 @@ fn begin(plan: &Plan) -> Begin {
         filter: filter(plan),
         limits: limits(plan),
         max_processes: plan.vm.as_ref().and_then(|vm| vm.pids),
+        max_memory: plan.vm.as_ref().and_then(|vm| vm.code_memory).map(|memory| memory.0),
         mounts: mounts(plan),
         read_only_root: false,
         tree: VmTree::Served,
@@ -116,6 +119,24 @@ fn mounts(plan: &Plan) -> Vec<VmMount> {
         });
     }
     mounts
+}
+
+/// The directories in memory that are the tree's and not the machine's, where the carrier sees them.
+pub(super) fn served_memory(plan: &Plan) -> Vec<PlanEntry> {
+    let numbered = plan.entries.iter().enumerate();
+    let is_served = |number: usize, entry: &PlanEntry| {
+        matches!(entry.node, PlanNode::Tmpfs { .. })
+            && !is_own(plan, number, entry)
+            && !entry.target.starts_with("/dev")
+    };
+    let seen = |entry: &PlanEntry| PlanEntry {
+        target: Path::new(TREE).join(entry.target.strip_prefix("/").unwrap_or(&entry.target)),
+        ..entry.clone()
+    };
+    numbered
+        .filter(|(number, entry)| is_served(*number, entry))
+        .map(|(_, entry)| seen(entry))
+        .collect()
 }
 
 /// Whether a directory in memory can be the machine's: nothing of the host's tree lies in it. Others are the tree's.

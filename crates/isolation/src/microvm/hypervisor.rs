@@ -183,6 +183,7 @@ mod tests {
             acceleration: Acceleration::Tcg,
             memory_mib: 256,
             cpus: 1,
+            code_memory: None,
             pids: None,
             template: None,
         }

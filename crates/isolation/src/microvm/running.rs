@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use offleash_core::level::Level;
 use offleash_core::limits::{LimitName, Limits};
@@ -11,12 +12,16 @@ use offleash_core::vm::{Acceleration, TemplateUse};
 use offleash_sys::namespaces::ForkedChild;
 use rustix::process::Pid;
 
+use super::beginning::served_memory;
 use crate::error::IsolationError;
 use crate::guest_link::GuestLink;
-use crate::limits::{LimitWatcher, TmpfsMounts};
+use crate::limits::{CountedInside, LimitWatcher, TmpfsMounts};
 use crate::process::running::{SandboxParts, end_with_first, last_words, mounts_of};
 use crate::sandbox::{EnforcementReport, FinalReport, SandboxEvent};
 use crate::supervised::{LevelHolding, ServedBy, SupervisedSandbox};
+
+/// How often to look how full each directory in memory of the tree is.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// What holds it.
 #[derive(Debug)]
@@ -24,7 +29,11 @@ pub(super) struct VmHolding {
     first: ForkedChild,
     /// What they say.
     said: Option<File>,
+    /// Directories in memory of the tree.
     tmpfs: TmpfsMounts,
+    next_look: Instant,
+    /// The machine's own directories in memory, of which its guest tells.
+    inside: TmpfsMounts,
     /// What was asked for.
     asked: Limits,
     /// Of a template that its machine saves, until that is done.
@@ -55,13 +64,14 @@ pub(super) fn new_sandbox(
             .with_volumes(plan.written_volumes())
             .ending(plan.memory_end),
     };
-    let without_entries = Plan {
-        // Directories in memory are the machine's.
-        entries: Vec::new(),
+    let of_the_tree = Plan {
+        entries: served_memory(plan),
         ..plan.clone()
     };
     let holding = VmHolding {
-        tmpfs: TmpfsMounts::new(first.pid, &without_entries),
+        tmpfs: TmpfsMounts::new(first.pid, &of_the_tree),
+        next_look: Instant::now() + LOOK_INTERVAL,
+        inside: TmpfsMounts::new(first.pid, plan),
         asked: plan.limits.clone(),
         lock,
         first,
@@ -90,10 +100,7 @@ fn describe(plan: &Plan, enforcement: &mut EnforcementReport) {
     if vm.pids.is_some() {
         enforcement.holds("limit.pids", inside);
     }
-    enforcement.holds(
-        "limit.memory",
-        "the size of the machine; with its hypervisor as the host bounds memory",
-    );
+    enforcement.holds("limit.memory", inside);
     let machine = format!("{} MiB, {} CPUs, {started}", vm.memory_mib, vm.cpus);
     enforcement.holds("machine", machine);
     let capabilities = match plan.has_superuser() {
@@ -111,8 +118,23 @@ impl LevelHolding for VmHolding {
         if served.link.has_spoken() {
             self.lock = None;
         }
-        let _for_nobody = served.link.take_report();
-        Vec::new()
+        let Some(report) = served.link.take_report() else {
+            return Vec::new();
+        };
+        served.watcher.note_counts(CountedInside {
+            memory_kills: report.memory_kills,
+            refused_processes: report.refused_processes,
+        });
+        let full = self.inside.full_as_told(&report.tmpfs);
+        full.into_iter().map(SandboxEvent::Limit).collect()
+    }
+
+    fn look(&mut self, now: Instant, _served: &mut ServedBy) -> Result<Vec<SandboxEvent>, IsolationError> {
+        if now < self.next_look {
+            return Ok(Vec::new());
+        }
+        self.next_look = now + LOOK_INTERVAL;
+        Ok(self.tmpfs.full().into_iter().map(SandboxEvent::Limit).collect())
     }
 
     fn reached(&self, hit: LimitHit) -> LimitHit {

@@ -76,7 +76,11 @@ pub(super) fn kvm() -> FeatureCheck {
 fn kvm_from_result(opened: Result<(), Errno>) -> FeatureCheck {
     let check = |status, found: String| FeatureCheck::new("kvm", status, found, "level `microvm` at full speed");
     match opened {
-        Ok(()) => check(FeatureStatus::Ok, "/dev/kvm can be opened".to_owned()),
+        Ok(()) => check(
+            FeatureStatus::Ok,
+            "/dev/kvm can be opened, which does not tell whether guests run; machines are emulated in this version"
+                .to_owned(),
+        ),
         Err(Errno::ACCESS | Errno::PERM) => {
             let mend = FeatureRemedy::new(
                 "the device belongs to the group `kvm`; join it and log in again",

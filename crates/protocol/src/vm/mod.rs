@@ -218,6 +218,8 @@ pub struct Begin {
     pub limits: Vec<VmLimit>,
     /// Most processes and threads inside, the guest among them; `None` for no bound but the kernel's.
     pub max_processes: Option<u64>,
+    /// Most memory of all of them together, bytes; `None` for no bound but the machine's.
+    pub max_memory: Option<u64>,
     /// What is mounted in the tree, in order.
     pub mounts: Vec<VmMount>,
     /// Whether nothing of the tree itself can be written.

@@ -9,6 +9,7 @@ use offleash_core::limits::Limits;
 use offleash_core::plan::{Plan, SandboxUser};
 use offleash_core::runtime::{RuntimeFacts, RuntimePlan};
 use offleash_core::spec::{IdChoice, MountAccess, MountSpec, RootChoice, SandboxSpec};
+use offleash_core::units::Bytes;
 use offleash_core::vm::{Acceleration, VmPlan, VmSpec};
 use offleash_isolation::container::{self, ContainerBackend};
 use offleash_isolation::error::IsolationError;
@@ -92,6 +93,7 @@ fn vm(spec: &VmSpec, plan: &Plan, state: &Path) -> Result<VmPlan, LifecycleError
         acceleration: Acceleration::Tcg,
         memory_mib: memory_of_machine(plan),
         cpus: u32::try_from(processors).unwrap_or(1).clamp(1, MAX_MACHINE_CPUS),
+        code_memory: plan.limits.memory,
         pids: plan.limits.pids,
         template: None,
     })
@@ -112,13 +114,19 @@ fn look_for_machine(spec: &VmSpec) -> Result<(), LifecycleError> {
     Ok(())
 }
 
+/// A machine has less memory than the usual limit; a limit that was asked for stays.
+fn bound_as_a_machine(limits: &mut Limits) {
+    if limits.memory == Limits::default().memory {
+        limits.memory = Some(Bytes::mib(USUAL_MACHINE_MIB));
+    }
+}
+
 /// How much memory a machine has, MiB: as much as its code may use, and what its kernel takes.
 fn memory_of_machine(plan: &Plan) -> u64 {
     let asked = plan
         .limits
         .memory
-        .filter(|_| plan.limits.memory != Limits::default().memory);
-    let asked = asked.map_or(USUAL_MACHINE_MIB, |memory| memory.0.div_ceil(1 << 20));
+        .map_or(USUAL_MACHINE_MIB, |memory| memory.0.div_ceil(1 << 20));
     asked.max(MIN_MACHINE_MIB) + MACHINE_KERNEL_MIB
 }
 
@@ -237,6 +245,7 @@ impl ChosenLevel {
         }
         plan.runtime.clone_from(&self.runtime);
         if self.level == Level::Microvm {
+            bound_as_a_machine(&mut plan.limits);
             plan.vm = Some(vm(&self.vm, plan, state)?);
         }
         match self.backend.create(plan, leftovers) {

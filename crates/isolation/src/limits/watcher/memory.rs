@@ -95,8 +95,9 @@ impl LimitWatcher {
     pub(crate) fn was_out_of_memory(&mut self, now: Instant) -> Option<u64> {
         let limit = self.limits.memory?.0;
         let counted = self.group.as_ref().and_then(|group| group.events().ok()?.oom_kills);
+        let counted = self.all_kills(counted).unwrap_or(0);
         let kills = self.kills.as_mut()?;
-        kills.note(now, counted.unwrap_or(0));
+        kills.note(now, counted);
         kills.were_lately(now).then_some(limit)
     }
 

@@ -50,6 +50,7 @@ fn begin() -> Begin {
         filter: Vec::new(),
         limits: Vec::new(),
         max_processes: None,
+        max_memory: None,
         mounts: Vec::new(),
         read_only_root: false,
         tree: VmTree::Served,
