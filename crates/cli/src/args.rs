@@ -14,6 +14,7 @@ mod image;
 mod learn;
 mod limits;
 mod network;
+mod permissions;
 mod remote;
 mod serve;
 mod snapshot;
@@ -30,6 +31,7 @@ pub(crate) use image::{
 pub(crate) use learn::LearnArgs;
 pub(crate) use limits::LimitArgs;
 pub(crate) use network::NetworkArgs;
+pub(crate) use permissions::PermissionArgs;
 pub(crate) use remote::{
     CpArgs, CreateArgs, ExecArgs, ForkArgs, IdsArgs, LogsArgs, LsArgs, PauseArgs, PortArgs, ResumeArgs, RmArgs,
     StatsArgs,
@@ -394,6 +396,8 @@ pub(crate) struct SandboxArgs {
     /// Use the settings file of Anthropic's sandbox-runtime as the policy.
     #[arg(long, value_name = "FILE")]
     pub(crate) srt_settings: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) permissions: PermissionArgs,
     #[command(flatten)]
     pub(crate) network: NetworkArgs,
     #[command(flatten)]

@@ -125,7 +125,9 @@ fn connect_answer(target: &str, sandbox: &SandboxArgs) -> Result<String, Failure
     let host = Host::parse(host).map_err(|error| {
         Failure::from_error(&error).with_hint("a host is a name such as `example.com`, or an address")
     })?;
-    spec.network.check().map_err(|error| Failure::explained(&error))?;
+    spec.network
+        .check(spec.asks_about_tools())
+        .map_err(|error| Failure::explained(&error))?;
     let answer = lifecycle::explain_connect(&spec.network, &host, port);
     let mut text = format!("{host}:{port}: {}\nrule: {}\n", answer.word, answer.rule);
     if !answer.requests.is_empty() {
@@ -158,7 +160,8 @@ pub(crate) fn list_policy_keys() -> Result<ExitCode, Failure> {
 
 pub(crate) fn check_policy(arguments: &PolicyCheckArgs) -> Result<ExitCode, Failure> {
     let policy = specify::read_policy(&arguments.file)?;
-    let lacking = policy.network.as_ref().and_then(|network| network.check().err());
+    let asks = policy.asks_about_tools();
+    let lacking = policy.network.as_ref().and_then(|network| network.check(asks).err());
     if let Some(error) = lacking.as_ref().filter(|error| error.is_contradiction()) {
         return Err(Failure::explained(error));
     }

@@ -10,7 +10,7 @@ use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use offleash_core::network::ApprovalQuestion;
+use offleash_core::approval::ApprovalQuestion;
 use offleash_core::policy::Policy;
 use offleash_core::text::Text;
 use offleash_planner::{RegularFileError, read_regular_file};
@@ -101,11 +101,13 @@ impl PolicyFile {
 impl RememberRule for PolicyFile {
     fn remember(&mut self, question: &ApprovalQuestion) -> Result<String, String> {
         let name = Text::from(&self.path);
-        let written =
-            allow(self.text(), &[Place::of(question)].into()).and_then(|edited| match edited.denied.first() {
-                Some(denied) => Err(format!("a rule in it denies {denied}")),
-                None => self.replace(edited.text),
-            });
+        let Some(place) = Place::of(question) else {
+            return Err("a tool's `ask` is taken out of a policy by hand".to_owned());
+        };
+        let written = allow(self.text(), &[place].into()).and_then(|edited| match edited.denied.first() {
+            Some(denied) => Err(format!("a rule in it denies {denied}")),
+            None => self.replace(edited.text),
+        });
         written
             .map(|()| format!("`{name}`"))
             .map_err(|reason| format!("`{name}`: {reason}"))

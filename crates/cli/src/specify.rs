@@ -29,6 +29,7 @@ use crate::args::{DegradeArg, IdsArg, RootArg, SandboxArgs};
 use crate::failure::Failure;
 
 mod network;
+mod permissions;
 
 pub(crate) use self::network::{apply_flags as apply_network_flags, rule as network_rule};
 
@@ -72,7 +73,10 @@ pub(crate) fn specify(arguments: &SandboxArgs) -> Result<SandboxSpec, Failure> {
 
 /// That what `--read` names is there: whoever writes a path by hand wants what is in it.
 fn check_read(arguments: &SandboxArgs, spec: &SandboxSpec) -> Result<(), Failure> {
-    if arguments.read.is_empty() {
+    let theirs = arguments.permissions.allow_read.iter().flatten();
+    let named = arguments.read.iter().map(|text| ("--read", text));
+    let named: Vec<_> = named.chain(theirs.map(|text| ("--allow-read", text))).collect();
+    if named.is_empty() {
         return Ok(());
     }
     let workspace = spec.workspace.as_ref().map(|workspace| workspace.path.as_path());
@@ -82,12 +86,12 @@ fn check_read(arguments: &SandboxArgs, spec: &SandboxSpec) -> Result<(), Failure
         workspace: workspace.filter(|path| path.is_dir()),
         home: home.as_deref(),
     };
-    for text in &arguments.read {
-        let pattern = path_pattern("--read", text)?;
+    for (flag, text) in named {
+        let pattern = path_pattern(flag, text)?;
         check_exists("path to read", text, &pattern, anchors)?;
         if workspace.is_none() && pattern.base(anchors).is_none() && !text.as_bytes().starts_with(b"~") {
             let what = format!(
-                "`--read {}` names nothing: a relative path begins at the workspace, and there is none",
+                "`{flag} {}` names nothing: a relative path begins at the workspace, and there is none",
                 Text::from(text)
             );
             return Err(Failure::new(what).with_hint("write the path from its `/`"));
@@ -154,6 +158,7 @@ fn apply_flags(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Fa
             ))
         })?;
     }
+    permissions::apply_flags(&arguments.permissions, spec)?;
     network::apply_flags(&arguments.network, spec)
 }
 

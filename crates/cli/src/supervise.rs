@@ -219,8 +219,9 @@ fn serve_tools() -> ExitCode {
         Ok(order) => order,
         Err(failure) => return failure.print(),
     };
-    let calls = offleash_sys::spawn::adopt_descriptor(3).map_err(io::Error::from);
-    let served = calls.and_then(|calls| tools::serve(order, calls));
+    let adopt = |number| offleash_sys::spawn::adopt_descriptor(number).map_err(io::Error::from);
+    let sockets = adopt(3).and_then(|calls| Ok((calls, adopt(4)?)));
+    let served = sockets.and_then(|(calls, questions)| tools::serve(order, calls, questions));
     let told = served.and_then(|report| terminal::answer_and_leave(&frame(&report)?));
     exit_code(told.is_ok())
 }

@@ -24,6 +24,7 @@ fn order(source: &ToolSourceArgs) -> Result<ToolsOrder, Failure> {
     Ok(ToolsOrder {
         grants: tool_grants(&source.tool_grant)?.or(policy.tool_grants),
         tools: policy.tools,
+        ask_timeout: offleash_core::approval::ASK_TIMEOUT,
     })
 }
 

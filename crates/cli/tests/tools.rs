@@ -8,9 +8,11 @@ mod support;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use support::processes::{eventually, program};
+use support::processes::{eventually, finish, program};
+use support::terminal::Terminal;
 use support::{Site, record_of, skip, stderr, stdout};
 
 /// A program outside that notes what it is called with, and answers it.
@@ -278,6 +280,65 @@ fn a_tool_that_fails_floods_or_never_ends_is_bounded_and_ends() {
         .unwrap();
     let is_gone = || !Path::new(&format!("/proc/{hung}")).exists();
     eventually("its end", || is_gone().then_some(()));
+}
+
+/// Only a person at a terminal lets such a call through, and what they see is what is made.
+#[test]
+fn a_person_is_asked_about_calls() {
+    let site = site("");
+    let policy = site.root().join("policy.toml");
+    let text = std::fs::read_to_string(&policy)
+        .unwrap()
+        .replace("calls = 3", "calls = 3\nask = true");
+    std::fs::write(&policy, text).unwrap();
+    let script = "pay 1 EUR; echo $?; pay 2 EUR; echo $?; pay 2 EUR; echo $?; pay 3 EUR; echo $?; pay 4 EUR; echo $?; pay 5 EUR; echo $?";
+    let asked = site.offleash(["run", "--json", "--policy", policy.to_str().unwrap(), "-c", script]);
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the program that makes a session is the system's"
+    )]
+    let mut command = Command::new("setsid");
+    command.arg("--ctty").arg(asked.get_program()).args(asked.get_args());
+    command.env_clear();
+    command.envs(asked.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    if let Some(directory) = asked.get_current_dir() {
+        command.current_dir(directory);
+    }
+    let mut terminal = Terminal::new(24, 200);
+    command
+        .stdin(terminal.stream())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let child = terminal.spawn(&mut command);
+    for (amount, keys) in [(1, "o\n"), (2, "d\n"), (3, "r\n")] {
+        terminal.wait_for(&format!(
+            "sh wants tool pay {{\"amount\":{amount},\"currency\":\"EUR\"}} "
+        ));
+        terminal.type_keys(keys.as_bytes());
+    }
+    let record = record_of(&finish(child));
+    // Once, denied, denied as before, for the run, and what the grant has left.
+    let statuses: Vec<_> = said(&record)
+        .lines()
+        .filter(|line| !line.starts_with('{'))
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(statuses, ["0", "126", "126", "0", "0", "126"], "{record}");
+    assert_eq!(
+        terminal.screen().matches(" wants tool ").count(),
+        3,
+        "{}",
+        terminal.screen()
+    );
+    assert_eq!(record["tools"][0]["calls"], 3);
+    assert_eq!(record["tools"][0]["refused"], 3);
+    assert_eq!(
+        std::fs::read_to_string(site.root().join("notes"))
+            .unwrap()
+            .lines()
+            .count(),
+        3
+    );
 }
 
 #[test]

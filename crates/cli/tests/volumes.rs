@@ -320,12 +320,12 @@ fn links_that_a_sandbox_plants_lead_nowhere() {
 }
 
 #[test]
-fn a_hundred_thousand_files_are_measured_copied_and_removed() {
+fn twenty_thousand_files_are_measured_copied_and_removed() {
     let site = site();
-    let script = "import os\nfor i in range(100):\n os.mkdir(f'/data/{i}')\n for j in range(1000): open(f'/data/{i}/{j}', 'w').close()";
-    let made = format!("python3 -c \"{script}\" || (cd /data && seq 1 100000 | xargs touch)");
+    let script = "import os\nfor i in range(20):\n os.mkdir(f'/data/{i}')\n for j in range(1000): open(f'/data/{i}/{j}', 'w').close()";
+    let made = format!("python3 -c \"{script}\" || (cd /data && seq 1 20000 | xargs touch)");
     run(&site, &["-v", "data:/data"], &made);
-    assert!(used(&site, "used_inodes") >= 100_000);
+    assert!(used(&site, "used_inodes") >= 20_000);
     run(&site, &["-v", "data:/data"], "echo x >/data/one");
     site.succeed(["volume", "cp", "data:/", "out"]);
     site.succeed(["volume", "rm", "data"]);

@@ -5,6 +5,7 @@
 //!
 //! Deliberately not here: I/O, async, clocks, randomness. Every other room uses this one; it uses none of them.
 
+pub mod approval;
 pub mod bucket;
 pub mod build;
 pub mod command;

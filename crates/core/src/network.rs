@@ -35,7 +35,6 @@ macro_rules! string_in_serde {
 }
 
 pub mod address;
-pub mod approval;
 pub mod cidr;
 pub(crate) mod confidential;
 pub mod decide;
@@ -60,7 +59,6 @@ mod testing;
 pub mod upstream_proxy;
 
 pub use address::{AddressClass, classify};
-pub use approval::{ApprovalAnswer, ApprovalQuestion, ApprovalRules};
 pub use decide::{NetworkPolicy, NetworkRule, RuleDecision, RuleVerdict};
 pub use dial::{AddressRefusal, leads_to};
 pub use dns_server::{DnsServer, DnsServerError};

@@ -133,6 +133,11 @@ impl crate::error::Explained for PolicyError {
 }
 
 impl Policy {
+    /// Whether a person is asked about calls of a tool.
+    pub fn asks_about_tools(&self) -> bool {
+        ToolGrant::ask_of(&self.tools, self.tool_grants.as_deref())
+    }
+
     /// Reads the text of a policy file.
     ///
     /// # Errors

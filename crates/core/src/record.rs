@@ -3,10 +3,10 @@
 use core::net::IpAddr;
 use std::collections::BTreeMap;
 
+use crate::approval::ApprovalAnswer;
 use crate::id::RunId;
 use crate::level::Level;
 use crate::limits::LimitName;
-use crate::network::ApprovalAnswer;
 use crate::text::Text;
 
 /// The version of the record's form; a field that changes its meaning raises it.

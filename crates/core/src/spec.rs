@@ -103,6 +103,13 @@ pub enum ZygoteRole {
     Below(ProcessRef),
 }
 
+impl SandboxSpec {
+    /// Whether a person is asked about calls of a tool.
+    pub fn asks_about_tools(&self) -> bool {
+        ToolGrant::ask_of(&self.tools, self.tool_grants.as_deref())
+    }
+}
+
 impl ZygoteRole {
     /// The first process of the zygote below which it is.
     pub fn zygote(self) -> Option<ProcessRef> {

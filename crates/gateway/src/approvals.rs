@@ -7,7 +7,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use offleash_core::network::{ApprovalAnswer, ApprovalQuestion, Host, RuleDecision};
+use offleash_core::approval::{ApprovalAnswer, ApprovalQuestion, ApprovalSubject};
+use offleash_core::network::{Host, RuleDecision};
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::timeout;
 
@@ -84,9 +85,11 @@ impl Approvals {
         }
         let (id, answer) = self.questions.open(|id| ApprovalQuestion {
             id,
-            host: host.clone(),
-            port,
-            protocol: decision.protocol,
+            about: ApprovalSubject::Connection {
+                host: host.clone(),
+                port,
+                protocol: decision.protocol,
+            },
             rule: decision.rule.map(ToString::to_string),
             timeout: self.timeout,
         });

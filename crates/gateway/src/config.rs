@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use offleash_core::approval::ApprovalRules;
 use offleash_core::limits::Limits;
 use offleash_core::network::secret::NamedSecret;
-use offleash_core::network::{ApprovalRules, HostPort, NetworkPolicy, RequestRules};
+use offleash_core::network::{HostPort, NetworkPolicy, RequestRules};
 
 use crate::audience::Audience;
 use crate::gateway_process::GatewayProcess;

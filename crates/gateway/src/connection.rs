@@ -10,7 +10,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use offleash_core::network::{ApprovalAnswer, Host, RuleDecision, RuleVerdict, SpokenProtocol};
+use offleash_core::approval::ApprovalAnswer;
+use offleash_core::network::{Host, RuleDecision, RuleVerdict, SpokenProtocol};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime};
 
-use offleash_core::network::ApprovalAnswer;
+use offleash_core::approval::ApprovalAnswer;
 use offleash_core::record::LimitHit;
 
 /// What became of a connection.

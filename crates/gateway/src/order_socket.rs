@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use offleash_core::network::ApprovalAnswer;
+use offleash_core::approval::ApprovalAnswer;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 

@@ -3,10 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
+use offleash_core::approval::ApprovalAnswer;
 use offleash_core::error::Explained as _;
 use offleash_core::network::{
-    AddressClass, AddressRefusal, ApprovalAnswer, DomainName, HeaderScope, Host, HostPort, NetworkPolicy, NetworkRule,
-    RequestRules, RuleDecision, RuleVerdict, SpokenProtocol, classify, leads_to,
+    AddressClass, AddressRefusal, DomainName, HeaderScope, Host, HostPort, NetworkPolicy, NetworkRule, RequestRules,
+    RuleDecision, RuleVerdict, SpokenProtocol, classify, leads_to,
 };
 
 use crate::own::Own;

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use offleash_core::network::{ApprovalAnswer, ApprovalQuestion};
+use offleash_core::approval::{ApprovalAnswer, ApprovalQuestion};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
 

@@ -10,8 +10,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use offleash_core::approval::ApprovalRules;
 use offleash_core::limits::Limits;
-use offleash_core::network::{ApprovalRules, HostPort, NetworkPolicy};
+use offleash_core::network::{HostPort, NetworkPolicy};
 use offleash_sys::network::{self, NetworkSockets, datagrams};
 use offleash_sys::rlimit::{self, LimitedResource};
 use rustix::io::Errno;

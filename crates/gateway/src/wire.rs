@@ -10,11 +10,10 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
+use offleash_core::approval::{ApprovalAnswer, ApprovalQuestion, ApprovalRules};
 use offleash_core::limits::Limits;
 use offleash_core::network::secret::NamedSecret;
-use offleash_core::network::{
-    ApprovalAnswer, ApprovalQuestion, ApprovalRules, DomainName, HostPort, NetworkPolicy, RequestRules,
-};
+use offleash_core::network::{DomainName, HostPort, NetworkPolicy, RequestRules};
 use offleash_sys::network::{EntranceSockets, NetworkSockets};
 use serde::{Deserialize, Serialize};
 

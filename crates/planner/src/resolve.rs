@@ -59,7 +59,7 @@ fn resolve_for(
     run_directory: &Path,
 ) -> Result<(Plan, ExecBasis), PlanError> {
     let level = check_level(spec)?;
-    spec.network.check()?;
+    spec.network.check(spec.asks_about_tools())?;
     port_given::check_together(&spec.network.publish, &spec.network.host_ports)?;
     let ids = spec.ids.unwrap_or(host.ids);
     let users = base_entries::users(&spec.root, ids);

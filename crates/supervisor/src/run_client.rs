@@ -6,9 +6,9 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use offleash_core::approval::{ApprovalAnswer, ApprovalQuestion};
 use offleash_core::exec::{ExecEnd, ExecEvent, OutputStream, TerminalSize};
 use offleash_core::limits::{LimitName, Limits};
-use offleash_core::network::{ApprovalAnswer, ApprovalQuestion};
 use offleash_core::record::{LimitEffect, LimitHit};
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::sandbox::{ExecId, Sandbox};
@@ -41,7 +41,7 @@ pub trait ExecIo {
     /// When a descriptor of its own fails.
     fn turn(&mut self, window: usize) -> io::Result<Vec<ExecIoEvent>>;
 
-    /// Puts a question about a connection to whoever is there. It must not block: the answer comes as
+    /// Puts a question to whoever is there. It must not block: the answer comes as
     /// [`ExecIoEvent::Answer`], or at once. There is no other question until it is answered or withdrawn.
     fn ask(&mut self, question: ApprovalQuestion) -> Option<ApprovalAnswer>;
 
@@ -203,11 +203,7 @@ impl<'a> RunClient<'a> {
                 }
                 ExecIoEvent::Signal(signal) => self.signal(held, signal)?,
                 ExecIoEvent::Resize(size) => held.sandbox.resize(self.exec, size)?,
-                ExecIoEvent::Answer(id, approval) => {
-                    if let Some(gateway) = held.gateway {
-                        gateway.questions().answer(id, approval);
-                    }
-                }
+                ExecIoEvent::Answer(id, approval) => held.answer(id, approval),
                 ExecIoEvent::OutputClosed => held.end(Ending::OutputClosed),
                 ExecIoEvent::CallerGone => held.end(Ending::Interrupted { signal: SIGKILL }),
             }

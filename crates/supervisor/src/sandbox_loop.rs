@@ -4,11 +4,12 @@
 //! Who uses the sandbox is a [`SandboxClient`]: the streams of a run ([`crate::run_client`]), programs at a socket
 //! (`supervisor::serve`), runs that may take it over (`lifecycle::prepared`). One thread, which waits with poll.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use offleash_core::approval::{ApprovalAnswer, ApprovalQuestion};
 use offleash_core::exec::{ExecEnd, ExecEvent};
-use offleash_core::network::{ApprovalAnswer, ApprovalQuestion};
 use offleash_core::record::{LimitEffect, LimitHit};
 use offleash_gateway::{Gateway, Notice};
 use offleash_isolation::error::IsolationError;
@@ -19,9 +20,12 @@ use rustix::io::Errno;
 
 use crate::lifecycle::loss;
 use crate::lifecycle::making::RunningSandbox;
+use crate::tools::{AskNotice, ToolQuestions, ToolsProcess};
 
 /// After this time what only the start needed is given back.
 const SETTLED: Duration = Duration::from_millis(500);
+/// How many questions wait for a client; each asker has one open at a time.
+const MAX_QUESTIONS: usize = 16;
 /// Where nothing is due.
 const FAR: Duration = Duration::from_secs(24 * 3600);
 
@@ -101,7 +105,7 @@ pub(crate) trait SandboxClient {
         let _is_kept_by_the_loop = (held, hit);
     }
 
-    /// Puts a question of the gateway to whoever is there; the answer, where it comes at once.
+    /// Puts a question to whoever is there; the answer, where it comes at once.
     fn ask(&mut self, question: ApprovalQuestion) -> Option<ApprovalAnswer> {
         let _nobody_is_there = question;
         Some(ApprovalAnswer::NoTerminal)
@@ -134,6 +138,7 @@ enum Owner<S> {
     Sandbox,
     Gateway,
     Questions,
+    ToolQuestions,
     Client(S),
 }
 
@@ -153,6 +158,7 @@ impl<'c, S: Copy> WaitList<'c, S> {
 struct Ready<S> {
     gateway: bool,
     questions: bool,
+    tool_questions: bool,
     client: Vec<S>,
 }
 
@@ -186,13 +192,60 @@ impl LoopFindings {
 pub(crate) struct LoopSandbox<'a> {
     pub(crate) sandbox: &'a mut dyn Sandbox,
     pub(crate) gateway: Option<&'a Gateway>,
+    tools: Option<&'a mut ToolQuestions>,
+    questions: QuestionLine,
     findings: LoopFindings,
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asker {
+    Gateway,
+    Tools,
+}
+
+/// What is asked of a client: it has one question at a time, whoever asks.
+#[derive(Debug, Default)]
+struct QuestionLine {
+    open: Option<(Asker, u64)>,
+    waiting: VecDeque<(Asker, ApprovalQuestion)>,
+}
+
+impl QuestionLine {
+    /// Takes a question back, all of this asker's without a number; says whether it was open.
+    fn withdraw(&mut self, asker: Asker, id: Option<u64>) -> bool {
+        let is_it = |by: Asker, number: u64| by == asker && id.is_none_or(|id| id == number);
+        self.waiting.retain(|(by, question)| !is_it(*by, question.id));
+        self.open.take_if(|(by, number)| is_it(*by, *number)).is_some()
+    }
 }
 
 impl LoopSandbox<'_> {
     /// Ends the loop. The first ending counts.
     pub(crate) fn end(&mut self, ending: Ending) {
         self.findings.end(ending);
+    }
+
+    /// Answers the open question, if it has this number.
+    pub(crate) fn answer(&mut self, id: u64, approval: ApprovalAnswer) {
+        if let Some((asker, id)) = self.questions.open.take_if(|(_, open)| *open == id) {
+            self.answer_to(asker, id, approval);
+        }
+    }
+
+    fn answer_to(&mut self, asker: Asker, id: u64, approval: ApprovalAnswer) {
+        match asker {
+            Asker::Gateway => {
+                if let Some(gateway) = self.gateway {
+                    gateway.questions().answer(id, approval);
+                }
+            }
+            Asker::Tools => {
+                if let Some(tools) = &mut self.tools {
+                    tools.answer(id, approval);
+                }
+            }
+        }
     }
 }
 
@@ -213,6 +266,8 @@ impl<'a> SandboxLoop<'a> {
             held: LoopSandbox {
                 sandbox: &mut *running.sandbox,
                 gateway: running.gateway.as_ref(),
+                tools: running.tools.as_mut().map(ToolsProcess::questions),
+                questions: QuestionLine::default(),
                 findings: LoopFindings::default(),
             },
             chore: None,
@@ -254,9 +309,13 @@ impl<'a> SandboxLoop<'a> {
             client.hear(&mut self.held, &ready.client)?;
             self.turn_sandbox(client)?;
             if ready.questions {
-                self.turn_questions(client);
+                self.hear_gateway(client);
+            }
+            if ready.tool_questions {
+                self.hear_tools(client);
             }
             client.turn(&mut self.held)?;
+            self.put_questions(client);
             self.settle();
         }
     }
@@ -275,12 +334,16 @@ impl<'a> SandboxLoop<'a> {
             waiting.push(Owner::Gateway, gateway.lives(), PollFlags::empty());
             waiting.push(Owner::Questions, gateway.questions().as_fd(), PollFlags::IN);
         }
+        if let Some(questions) = self.held.tools.as_deref().and_then(ToolQuestions::interest) {
+            waiting.push(Owner::ToolQuestions, questions, PollFlags::IN);
+        }
         client.wait_on(&*self.held.sandbox, &mut waiting);
         let until = self.next_turn(client);
         let is_ready = wait_with(&mut self.chore, &mut waiting.polled, until)?;
         let mut ready = Ready {
             gateway: false,
             questions: false,
+            tool_questions: false,
             client: Vec::new(),
         };
         if !is_ready {
@@ -292,6 +355,7 @@ impl<'a> SandboxLoop<'a> {
                 Owner::Sandbox => {}
                 Owner::Gateway => ready.gateway = true,
                 Owner::Questions => ready.questions = true,
+                Owner::ToolQuestions => ready.tool_questions = true,
                 Owner::Client(source) => ready.client.push(*source),
             }
         }
@@ -327,25 +391,58 @@ impl<'a> SandboxLoop<'a> {
     fn tell_of_lost_network<C: SandboxClient>(&mut self, client: &mut C) {
         if let Some(lost) = self.held.gateway.and_then(Gateway::loss) {
             self.has_lost_network = true;
-            client.withdraw();
-            client.network_lost(loss(lost).line());
+            let line = loss(lost).line();
+            self.withdraw(client, Asker::Gateway, None);
+            client.network_lost(line);
         }
     }
 
-    /// Puts to the client what the gateway asks.
-    fn turn_questions<C: SandboxClient>(&mut self, client: &mut C) {
+    /// Takes in what the gateway asks.
+    fn hear_gateway<C: SandboxClient>(&mut self, client: &mut C) {
         let Some(questions) = self.held.gateway.map(Gateway::questions) else {
             return;
         };
         for notice in questions.take() {
             match notice {
-                Notice::Asked(question) => {
-                    let id = question.id;
-                    if let Some(approval) = client.ask(question) {
-                        questions.answer(id, approval);
-                    }
-                }
-                Notice::Withdrawn(_) => client.withdraw(),
+                Notice::Asked(question) => self.line_up(Asker::Gateway, question),
+                Notice::Withdrawn(id) => self.withdraw(client, Asker::Gateway, Some(id)),
+            }
+        }
+    }
+
+    /// Takes in what is asked about calls of tools.
+    fn hear_tools<C: SandboxClient>(&mut self, client: &mut C) {
+        let notices = self.held.tools.as_mut().map(|tools| tools.take()).unwrap_or_default();
+        for notice in notices {
+            match notice {
+                AskNotice::Asked(question) => self.line_up(Asker::Tools, question),
+                AskNotice::Withdrawn(id) => self.withdraw(client, Asker::Tools, Some(id)),
+            }
+        }
+    }
+
+    fn line_up(&mut self, asker: Asker, question: ApprovalQuestion) {
+        match self.held.questions.waiting.len() < MAX_QUESTIONS {
+            true => self.held.questions.waiting.push_back((asker, question)),
+            false => self.held.answer_to(asker, question.id, ApprovalAnswer::TooMany),
+        }
+    }
+
+    fn withdraw<C: SandboxClient>(&mut self, client: &mut C, asker: Asker, id: Option<u64>) {
+        if self.held.questions.withdraw(asker, id) {
+            client.withdraw();
+        }
+    }
+
+    /// Puts the next question to the client when none is open.
+    fn put_questions<C: SandboxClient>(&mut self, client: &mut C) {
+        while self.held.questions.open.is_none()
+            && let Some((asker, question)) = self.held.questions.waiting.pop_front()
+        {
+            let id = question.id;
+            self.held.questions.open = Some((asker, id));
+            if let Some(approval) = client.ask(question) {
+                self.held.answer(id, approval);
             }
         }
     }

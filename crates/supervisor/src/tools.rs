@@ -2,9 +2,12 @@
 //! holds the sandbox does not.
 
 use std::fs::File;
-use std::io::{self, Read as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
+use offleash_core::approval::{ApprovalAnswer, ApprovalQuestion};
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::record::ToolUse;
 use offleash_core::tool::{DeclaredTool, ToolGrant};
@@ -14,13 +17,18 @@ use offleash_isolation::sandbox::Sandbox;
 use offleash_protocol::Dialogue;
 pub use offleash_protocol::tools::{CommandAnswer, MAX_REQUEST};
 use offleash_sys::spawn::{OrphanFate, SessionChoice, SpawnCommand, spawn};
+pub(crate) use offleash_tools::AskNotice;
+use offleash_tools::ToolAsker;
 pub use offleash_tools::{DeskStep, ToolDesk, ToolSetupError};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
 use serde::{Deserialize, Serialize};
 use std::os::unix::ffi::OsStringExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::frames::{only, order_file};
+use crate::frames::{FrameDecoder, frame, only, order_file};
 
 /// The role of a process that takes calls of tools.
 pub const TOOLS_ROLE: &str = "serve-tools";
@@ -35,6 +43,8 @@ pub struct ToolsOrder {
     pub tools: Vec<DeclaredTool>,
     /// What is granted of them; all that their owner grants when absent.
     pub grants: Option<Vec<ToolGrant>>,
+    /// When a question about a call counts as denied.
+    pub ask_timeout: Duration,
 }
 
 impl Dialogue for ToolsOrder {
@@ -50,6 +60,28 @@ pub struct ToolsReport {
 
 impl Dialogue for ToolsReport {
     const MAX_FRAME: usize = 64 * 1024;
+}
+
+/// What the process says of questions meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+enum ToolsNotice {
+    Asked(ApprovalQuestion),
+    Withdrawn(u64),
+}
+
+impl Dialogue for ToolsNotice {
+    const MAX_FRAME: usize = 64 * 1024;
+}
+
+/// What it is answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct ToolsApproval {
+    question: u64,
+    answer: ApprovalAnswer,
+}
+
+impl Dialogue for ToolsApproval {
+    const MAX_FRAME: usize = 1024;
 }
 
 /// Why a sandbox has no tools.
@@ -89,6 +121,15 @@ impl Explained for ToolsError {
 pub(crate) struct ToolsProcess {
     process: OwnedFd,
     answer: File,
+    questions: ToolQuestions,
+}
+
+/// The questions of the process that takes calls; its descriptor is readable while there are notices.
+#[derive(Debug)]
+pub(crate) struct ToolQuestions {
+    socket: UnixStream,
+    notices: FrameDecoder<ToolsNotice>,
+    has_ended: bool,
 }
 
 impl ToolsOrder {
@@ -116,6 +157,8 @@ impl ToolsProcess {
     fn start(order: &ToolsOrder, calls: &OwnedFd) -> io::Result<Self> {
         let order = order_file(order)?;
         let (answer, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (socket, their_socket) = UnixStream::pair()?;
+        socket.set_nonblocking(true)?;
         let null = File::options().write(true).open("/dev/null")?;
         // The owner's programs have the owner's variables.
         let env: Vec<_> = std::env::vars_os()
@@ -126,7 +169,13 @@ impl ToolsProcess {
             argv: &[SELF.to_vec(), SUPERVISE_COMMAND.into(), TOOLS_ROLE.into()],
             env: &env,
             cwd: Some(&directory),
-            descriptors: &[order.as_fd(), theirs.as_fd(), null.as_fd(), calls.as_fd()],
+            descriptors: &[
+                order.as_fd(),
+                theirs.as_fd(),
+                null.as_fd(),
+                calls.as_fd(),
+                their_socket.as_fd(),
+            ],
             user: None,
             session: SessionChoice::New,
             orphaned: OrphanFate::Dies,
@@ -137,7 +186,13 @@ impl ToolsProcess {
         Ok(Self {
             process: pidfd_open(pid, PidfdFlags::empty())?,
             answer: answer.into(),
+            questions: ToolQuestions::of(socket),
         })
+    }
+
+    /// What it asks.
+    pub(crate) fn questions(&mut self) -> &mut ToolQuestions {
+        &mut self.questions
     }
 
     /// How often each tool was called; the sandbox is gone, so the process ends by itself.
@@ -150,6 +205,58 @@ impl ToolsProcess {
     }
 }
 
+impl ToolQuestions {
+    fn of(socket: UnixStream) -> Self {
+        Self {
+            socket,
+            notices: FrameDecoder::new(),
+            has_ended: false,
+        }
+    }
+
+    /// What to wait for; `None` when nothing more comes.
+    pub(crate) fn interest(&self) -> Option<BorrowedFd<'_>> {
+        (!self.has_ended).then(|| self.socket.as_fd())
+    }
+
+    /// What there is to know since the last time.
+    pub(crate) fn take(&mut self) -> Vec<AskNotice> {
+        let mut notices = Vec::new();
+        let mut buffer = [0; 4096];
+        loop {
+            match self.socket.read(&mut buffer) {
+                Ok(0) => self.has_ended = true,
+                Ok(count) => self.notices.push(buffer.get(..count).unwrap_or_default()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => self.has_ended = true,
+            }
+            loop {
+                match self.notices.next() {
+                    Ok(Some(ToolsNotice::Asked(question))) => notices.push(AskNotice::Asked(question)),
+                    Ok(Some(ToolsNotice::Withdrawn(id))) => notices.push(AskNotice::Withdrawn(id)),
+                    Ok(None) => break,
+                    // It does not speak as it should, and is heard no more.
+                    Err(_) => {
+                        self.has_ended = true;
+                        break;
+                    }
+                }
+            }
+            if self.has_ended {
+                break;
+            }
+        }
+        notices
+    }
+
+    /// Answers the question of this number, if it is still open.
+    pub(crate) fn answer(&mut self, question: u64, answer: ApprovalAnswer) {
+        // A process that takes no answer has ended, or has had 200 KB of them: its question is denied in time.
+        let _told = frame(&ToolsApproval { question, answer }).and_then(|bytes| self.socket.write_all(&bytes));
+    }
+}
+
 impl Drop for ToolsProcess {
     fn drop(&mut self) {
         // It has ended, or is of no more use; killed, it ends at once.
@@ -158,20 +265,61 @@ impl Drop for ToolsProcess {
     }
 }
 
-/// Takes calls at descriptor 3 until the sandbox is gone: what a process of [`TOOLS_ROLE`] does.
+/// Takes calls at `calls` until the sandbox is gone, and asks at `questions`: what a process of [`TOOLS_ROLE`] does.
 ///
 /// # Errors
 /// When there is no such socket, or they cannot be offered.
-pub fn serve(order: ToolsOrder, calls: OwnedFd) -> io::Result<ToolsReport> {
+pub fn serve(order: ToolsOrder, calls: OwnedFd, questions: OwnedFd) -> io::Result<ToolsReport> {
+    let timeout = order.ask_timeout;
     let mut desk = order.desk().map_err(io::Error::other)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        rustix::io::ioctl_fionbio(&calls, true)?;
-        let socket = tokio::net::UnixStream::from_std(calls.into())?;
+        let stream = |descriptor: OwnedFd| {
+            rustix::io::ioctl_fionbio(&descriptor, true)?;
+            tokio::net::UnixStream::from_std(descriptor.into())
+        };
+        let (heard, tell) = stream(questions)?.into_split();
+        let ((notices, told), (answered, answers)) = (unbounded_channel(), unbounded_channel());
+        let _telling = tokio::spawn(tell_notices(told, tell));
+        let _hearing = tokio::spawn(hear_answers(heard, answered));
+        let asker = ToolAsker {
+            notices,
+            answers,
+            timeout,
+        };
         // However it ends, what was called was called.
-        let _ended = offleash_tools::serve(&mut desk, socket).await;
+        let _ended = offleash_tools::serve(&mut desk, stream(calls)?, asker).await;
         Ok(ToolsReport { uses: desk.uses() })
     })
+}
+
+/// Passes notices on until there are no more, or nobody hears them.
+async fn tell_notices(mut notices: UnboundedReceiver<AskNotice>, mut to: OwnedWriteHalf) -> io::Result<()> {
+    while let Some(notice) = notices.recv().await {
+        let notice = match notice {
+            AskNotice::Asked(question) => ToolsNotice::Asked(question),
+            AskNotice::Withdrawn(id) => ToolsNotice::Withdrawn(id),
+        };
+        to.write_all(&frame(&notice)?).await?;
+    }
+    Ok(())
+}
+
+/// Passes answers on until there are no more.
+async fn hear_answers(mut from: OwnedReadHalf, to: UnboundedSender<(u64, ApprovalAnswer)>) -> io::Result<()> {
+    let mut frames = FrameDecoder::<ToolsApproval>::new();
+    let mut buffer = [0; 1024];
+    loop {
+        match from.read(&mut buffer).await? {
+            0 => return Ok(()),
+            count => frames.push(buffer.get(..count).unwrap_or_default()),
+        }
+        while let Some(told) = frames.next().map_err(io::Error::other)? {
+            if to.send((told.question, told.answer)).is_err() {
+                return Ok(());
+            }
+        }
+    }
 }
 
 /// Makes one call for the owner, judged as one from a sandbox; answers the bytes for it.
@@ -183,6 +331,12 @@ pub fn call_once(order: ToolsOrder, request: &[u8]) -> Result<Vec<u8>, ToolsErro
     let judged = match desk.take(request) {
         DeskStep::Answer(answer) => return Ok(answer),
         DeskStep::Call(judged) => judged,
+        // Whoever calls is who would be asked.
+        DeskStep::Ask(judged) => match desk.approve(judged) {
+            DeskStep::Call(judged) => judged,
+            DeskStep::Answer(answer) => return Ok(answer),
+            DeskStep::Ask(judged) => judged,
+        },
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

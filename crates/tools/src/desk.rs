@@ -11,6 +11,8 @@ use crate::answer::{AnswerForm, CallFailure, answer};
 use crate::arguments::{self, CommandMeaning};
 use crate::request::ToolRequest;
 
+/// The longest parameters that are put to a person, bytes: nobody reads more, and what is not shown is not agreed to.
+pub(crate) const MAX_SHOWN: usize = 2048;
 /// How much of what a schema finds wrong is told, characters.
 const MAX_SAID: usize = 400;
 
@@ -70,15 +72,33 @@ pub enum DeskStep {
     Answer(Vec<u8>),
     /// The tool is to be called.
     Call(JudgedCall),
+    /// A person is to be asked first; then [`ToolDesk::approve`] or [`ToolDesk::refuse`] goes on.
+    Ask(JudgedCall),
 }
 
-/// A call that was granted.
+/// A call that was granted, or will be if a person agrees.
 #[derive(Debug)]
 pub struct JudgedCall {
     tool: usize,
     form: AnswerForm,
     /// What the tool is called with.
     pub parameters: Value,
+}
+
+impl JudgedCall {
+    /// Which of the tools, from 0.
+    pub(crate) fn tool(&self) -> usize {
+        self.tool
+    }
+}
+
+/// What a judgement of parameters leaves to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Judgement {
+    /// It is granted, and counted.
+    Granted,
+    /// It is granted if a person agrees.
+    Ask,
 }
 
 impl ToolDesk {
@@ -128,10 +148,19 @@ impl ToolDesk {
         };
         let step = self.find(&name).and_then(|tool| match self.read(tool, request)? {
             CommandMeaning::Help => Ok(Err(self.usage(tool))),
-            CommandMeaning::Call(parameters) => self.judge(tool, &parameters).map(|()| Ok((tool, parameters))),
+            CommandMeaning::Call(parameters) => {
+                let judgement = self.judge(tool, &parameters, false)?;
+                Ok(Ok((judgement, tool, parameters)))
+            }
         });
         match step {
-            Ok(Ok((tool, parameters))) => DeskStep::Call(JudgedCall { tool, form, parameters }),
+            Ok(Ok((judgement, tool, parameters))) => {
+                let call = JudgedCall { tool, form, parameters };
+                match judgement {
+                    Judgement::Granted => DeskStep::Call(call),
+                    Judgement::Ask => DeskStep::Ask(call),
+                }
+            }
             Ok(Err(usage)) => DeskStep::Answer(answer(&form, &Ok(Value::String(usage)))),
             Err(failure) => {
                 if let Some(tool) = self.find(&name).ok().and_then(|tool| self.tools.get_mut(tool)) {
@@ -140,6 +169,22 @@ impl ToolDesk {
                 DeskStep::Answer(answer(&form, &Err(failure)))
             }
         }
+    }
+
+    /// Goes on with a call that a person agreed to. It counts from now on, unless its calls were used up meanwhile.
+    pub fn approve(&mut self, call: JudgedCall) -> DeskStep {
+        match self.judge(call.tool, &call.parameters, true) {
+            Ok(_) => DeskStep::Call(call),
+            Err(failure) => DeskStep::Answer(self.refuse(&call, failure)),
+        }
+    }
+
+    /// The answer to a call that is not made.
+    pub fn refuse(&mut self, call: &JudgedCall, failure: CallFailure) -> Vec<u8> {
+        if let Some(tool) = self.tools.get_mut(call.tool) {
+            tool.uses.refused += 1;
+        }
+        answer(&call.form, &Err(failure))
     }
 
     /// What is called for a call.
@@ -200,7 +245,8 @@ impl ToolDesk {
         self.tools.iter().map(one).collect()
     }
 
-    fn judge(&mut self, tool: usize, parameters: &Value) -> Result<(), CallFailure> {
+    /// Judges parameters, and counts the call unless a person is still to be asked. With `is_agreed` one was.
+    fn judge(&mut self, tool: usize, parameters: &Value, is_agreed: bool) -> Result<Judgement, CallFailure> {
         let Some(offered) = self.tools.get(tool) else {
             return Err(CallFailure::Unknown(String::new()));
         };
@@ -221,9 +267,21 @@ impl ToolDesk {
         let name = &offered.tool.name;
         let own = self.owned.get(tool..=tool).unwrap_or_default();
         let own_used = self.owned_used.get(tool..=tool).unwrap_or_default();
-        granted(judge(own, own_used, name, parameters))?;
-        if let Some(narrowed) = &self.narrowed {
-            let grant = granted(judge(narrowed, &self.narrowed_used, name, parameters))?;
+        let (_, own_asks) = granted(judge(own, own_used, name, parameters))?;
+        let narrowed = match &self.narrowed {
+            Some(narrowed) => Some(granted(judge(narrowed, &self.narrowed_used, name, parameters))?),
+            None => None,
+        };
+        let asks = own_asks || narrowed.is_some_and(|(_, asks)| asks);
+        if asks && !is_agreed {
+            if parameters.to_string().len() > MAX_SHOWN {
+                let what =
+                    format!("a person is to be asked, and {MAX_SHOWN} bytes of parameters are the most that are shown");
+                return Err(CallFailure::Refused(what));
+            }
+            return Ok(Judgement::Ask);
+        }
+        if let Some((grant, _)) = narrowed {
             self.narrowed_used
                 .get_mut(grant)
                 .into_iter()
@@ -234,14 +292,15 @@ impl ToolDesk {
             .get_mut(tool)
             .into_iter()
             .for_each(|offered| offered.uses.calls += 1);
-        Ok(())
+        Ok(Judgement::Granted)
     }
 }
 
-fn granted(verdict: GrantVerdict) -> Result<usize, CallFailure> {
+/// The number of the grant, and whether a person is asked.
+fn granted(verdict: GrantVerdict) -> Result<(usize, bool), CallFailure> {
     let reason = match verdict {
-        GrantVerdict::Allowed { grant } => return Ok(grant),
-        GrantVerdict::Ask { .. } => "a person is to be asked, and nobody is there to ask".to_owned(),
+        GrantVerdict::Allowed { grant } => return Ok((grant, false)),
+        GrantVerdict::Ask { grant } => return Ok((grant, true)),
         GrantVerdict::NotGranted => "no grant names this tool".to_owned(),
         GrantVerdict::Parameters { wanted } => format!("its parameters have to be such that {wanted}"),
         GrantVerdict::UsedUp { calls } => format!("its {calls} calls are used up"),

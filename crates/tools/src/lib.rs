@@ -6,11 +6,13 @@
 
 mod answer;
 mod arguments;
+mod asking;
 mod callers;
 mod desk;
 mod request;
 mod serve;
 
 pub use answer::CallFailure;
+pub use asking::{AskNotice, ToolAsker};
 pub use desk::{DeskStep, JudgedCall, ToolDesk, ToolSetupError};
 pub use serve::{make, serve};

@@ -1,4 +1,4 @@
-//! Takes the calls of one sandbox at a socket, has them judged, makes them side by side, and answers.
+//! Takes the calls of one sandbox at a socket, has them judged, asks about some, makes them side by side, and answers.
 
 use std::collections::HashMap;
 use std::io;
@@ -8,70 +8,144 @@ use offleash_protocol::tools::{MAX_CALLS, MAX_REQUEST, NumberedFrames, header};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::task::{AbortHandle, JoinError, JoinSet};
+use tokio::time::Instant;
 
 use crate::answer::CallFailure;
+use crate::asking::{Asking, Decided, ToolAsker, refusal};
 use crate::callers::ToolCallers;
 use crate::desk::{DeskStep, JudgedCall, ToolDesk};
 
 /// What became of a call that was made.
 type CallOutcome = (u32, JudgedCall, Result<Value, CallFailure>);
 
-/// Serves until the other end of `socket` is closed. Calls that are on their way then are given up.
+/// Serves until the other end of `socket` is closed. Calls that are on their way then are given up, and so are questions.
 ///
 /// # Errors
 /// When the socket fails, or what comes is no conversation about tools.
-pub async fn serve(desk: &mut ToolDesk, socket: UnixStream) -> io::Result<()> {
-    let (mut reader, mut writer) = socket.into_split();
-    let callers = Arc::new(ToolCallers::default());
+pub async fn serve(desk: &mut ToolDesk, socket: UnixStream, asker: ToolAsker) -> io::Result<()> {
+    let (mut reader, writer) = socket.into_split();
+    let ToolAsker {
+        notices,
+        mut answers,
+        timeout,
+    } = asker;
+    let mut counter = ToolCounter {
+        desk,
+        writer,
+        asking: Asking::new(notices, timeout),
+        callers: Arc::new(ToolCallers::default()),
+        made: JoinSet::new(),
+        under_way: HashMap::new(),
+    };
     let mut frames = NumberedFrames::default();
-    let mut made: JoinSet<CallOutcome> = JoinSet::new();
-    let mut under_way: HashMap<u32, AbortHandle> = HashMap::new();
     let mut buffer = vec![0; 64 << 10];
     loop {
+        let due = counter.asking.due();
         tokio::select! {
             read = reader.read(&mut buffer) => {
                 match read? {
                     0 => return Ok(()),
                     count => frames.push(buffer.get(..count).unwrap_or_default()),
                 }
-                let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
                 while let Some((call, request)) = frames.next(MAX_REQUEST).map_err(|_| wrong("a request is too long"))? {
-                    if request.is_empty() {
-                        // Its caller left; what it started ends.
-                        under_way.remove(&call).iter().for_each(AbortHandle::abort);
-                        continue;
-                    }
-                    if under_way.len() >= MAX_CALLS || under_way.contains_key(&call) {
-                        return Err(wrong("there are more calls at a time than there may be"));
-                    }
-                    match desk.take(request) {
-                        DeskStep::Answer(answer) => send(&mut writer, call, &answer).await?,
-                        DeskStep::Call(judged) => {
-                            let Some(tool) = desk.tool(&judged).cloned() else { continue };
-                            let callers = Arc::clone(&callers);
-                            let handle = made.spawn(async move {
-                                let outcome = callers.call(&tool, &judged.parameters).await;
-                                (call, judged, outcome)
-                            });
-                            under_way.insert(call, handle);
-                        }
-                    }
+                    counter.take(call, request).await?;
                 }
             }
-            Some(ended) = made.join_next() => {
-                // One that was given up has nobody who waits.
-                let Ok((call, judged, outcome)) = ended else { continue };
-                let answer = desk.answer(&judged, &outcome);
-                if under_way.remove(&call).is_some() {
-                    send(&mut writer, call, &answer).await?;
-                }
+            Some(ended) = counter.made.join_next() => counter.ended(ended).await?,
+            Some((question, answer)) = answers.recv() => {
+                let decided = counter.asking.answered(question, answer);
+                counter.go_on(decided).await?;
             }
+            () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                let decided = counter.asking.timed_out();
+                counter.go_on(decided).await?;
+            }
+        }
+        while let Some(decided) = counter.asking.next(counter.desk) {
+            counter.go_on(Some(decided)).await?;
         }
     }
 }
 
-async fn send(writer: &mut tokio::net::unix::OwnedWriteHalf, call: u32, answer: &[u8]) -> io::Result<()> {
+/// What comes over the socket and is none of what may.
+fn wrong(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
+}
+
+/// Where calls are taken and answered.
+struct ToolCounter<'d> {
+    desk: &'d mut ToolDesk,
+    writer: OwnedWriteHalf,
+    asking: Asking,
+    callers: Arc<ToolCallers>,
+    made: JoinSet<CallOutcome>,
+    under_way: HashMap<u32, AbortHandle>,
+}
+
+impl ToolCounter<'_> {
+    /// Takes a request, or that its caller left.
+    async fn take(&mut self, call: u32, request: &[u8]) -> io::Result<()> {
+        if request.is_empty() {
+            // Its caller left; what it started ends.
+            self.under_way.remove(&call).iter().for_each(AbortHandle::abort);
+            self.asking.forget(call);
+            return Ok(());
+        }
+        let is_known = self.under_way.contains_key(&call) || self.asking.has(call);
+        if is_known || self.under_way.len() + self.asking.len() >= MAX_CALLS {
+            return Err(wrong("there are more calls at a time than there may be"));
+        }
+        let step = self.desk.take(request);
+        self.step(call, step).await
+    }
+
+    async fn step(&mut self, call: u32, step: DeskStep) -> io::Result<()> {
+        match step {
+            DeskStep::Answer(answer) => send(&mut self.writer, call, &answer).await?,
+            DeskStep::Ask(judged) => self.asking.take(call, judged),
+            DeskStep::Call(judged) => {
+                let Some(tool) = self.desk.tool(&judged).cloned() else {
+                    return Ok(());
+                };
+                let callers = Arc::clone(&self.callers);
+                let handle = self.made.spawn(async move {
+                    let outcome = callers.call(&tool, &judged.parameters).await;
+                    (call, judged, outcome)
+                });
+                self.under_way.insert(call, handle);
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on with a call that a person was asked about.
+    async fn go_on(&mut self, decided: Option<Decided>) -> io::Result<()> {
+        let Some(Decided { number, call, answer }) = decided else {
+            return Ok(());
+        };
+        let step = match answer.allows() {
+            true => self.desk.approve(call),
+            false => DeskStep::Answer(self.desk.refuse(&call, refusal(answer))),
+        };
+        self.step(number, step).await
+    }
+
+    async fn ended(&mut self, ended: Result<CallOutcome, JoinError>) -> io::Result<()> {
+        // One that was given up has nobody who waits.
+        let Ok((call, judged, outcome)) = ended else {
+            return Ok(());
+        };
+        let answer = self.desk.answer(&judged, &outcome);
+        match self.under_way.remove(&call) {
+            Some(_) => send(&mut self.writer, call, &answer).await,
+            None => Ok(()),
+        }
+    }
+}
+
+async fn send(writer: &mut OwnedWriteHalf, call: u32, answer: &[u8]) -> io::Result<()> {
     writer.write_all(&header(call, answer.len())).await?;
     writer.write_all(answer).await
 }

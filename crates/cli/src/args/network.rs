@@ -68,7 +68,8 @@ pub(crate) struct NetworkArgs {
     pub(crate) host_port: Vec<OsString>,
     /// `none`: nothing is reached, whatever the policy allows.
     #[arg(long, visible_alias = "net", value_name = "none", conflicts_with_all = [
-        "allow", "ask", "ask_timeout", "allow_method", "set_header", "remove_header", "dns_server", "upstream_proxy", "no_proxy",
+        "allow", "allow_net", "ask", "ask_timeout", "allow_method", "set_header", "remove_header", "dns_server", "upstream_proxy",
+        "no_proxy",
         "proxy_variables", "publish", "host_port"
     ])]
     pub(crate) network: Option<String>,

@@ -84,15 +84,26 @@ const FOREIGN: &[(&[&str], &[&str], &str)] = &[
         "leave it out, or say `--network none`",
     ),
     (
-        &["--allow-net"],
-        MAKING,
-        "`--allow HOST` lets a host be reached, and `--internet` what is public",
+        &["-A", "--allow-all", "--allow-sys", "--allow-ffi"],
+        ALL,
+        "a sandbox has nothing of the host but what a flag grants, one by one: `--allow-read=PATH`, `--allow-net=HOST` …",
     ),
-    (&["--allow-read"], MAKING, "`--read PATH` grants reading of a path"),
     (
-        &["--allow-write"],
+        &["--deny-write", "--deny-env", "--deny-sys", "--deny-ffi", "--no-prompt"],
         MAKING,
-        "`--mount SRC:DST:rw` grants a directory, and `--workspace DIR:rw` writes changes back",
+        "leave it out: that is so unless a flag says otherwise",
+    ),
+    (
+        &[
+            "--allow-net",
+            "--allow-read",
+            "--allow-write",
+            "--allow-run",
+            "--allow-env",
+            "--prompt",
+        ],
+        CREATE,
+        "`--allow HOST` lets a host be reached, and `--env NAME=VALUE` sets a variable; a sandbox of the daemon sees no directory of the host",
     ),
     (
         &["--image"],

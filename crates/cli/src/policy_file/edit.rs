@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use offleash_core::network::{ApprovalQuestion, Host, NetworkPolicy, NetworkRule, RuleVerdict, SpokenProtocol};
+use offleash_core::approval::{ApprovalQuestion, ApprovalSubject};
+use offleash_core::network::{Host, NetworkPolicy, NetworkRule, RuleVerdict, SpokenProtocol};
 use offleash_core::policy::Policy;
 use offleash_core::text::Text;
 use toml_edit::{Array, DocumentMut, Item, Table, Value};
@@ -24,11 +25,15 @@ pub(crate) struct Edited {
 }
 
 impl Place {
-    pub(crate) fn of(question: &ApprovalQuestion) -> Self {
-        Self {
-            host: question.host.clone(),
-            port: question.port,
-            protocol: question.protocol,
+    /// `None` for what is no place.
+    pub(crate) fn of(question: &ApprovalQuestion) -> Option<Self> {
+        match &question.about {
+            ApprovalSubject::Connection { host, port, protocol } => Some(Self {
+                host: host.clone(),
+                port: *port,
+                protocol: *protocol,
+            }),
+            ApprovalSubject::ToolCall { .. } => None,
         }
     }
 

@@ -2,12 +2,11 @@
 
 use std::ffi::OsStr;
 
+use offleash_core::approval::ApprovalRules;
 use offleash_core::error::Explained as _;
 use offleash_core::network::secret::SecretSpec;
 use offleash_core::network::upstream_proxy::{self, ProxySource};
-use offleash_core::network::{
-    ApprovalRules, DnsServer, HeaderRule, HeaderRuleError, MethodRule, NetworkRule, RuleVerdict,
-};
+use offleash_core::network::{DnsServer, HeaderRule, HeaderRuleError, MethodRule, NetworkRule, RuleVerdict};
 use offleash_core::spec::{NetworkSpec, SandboxSpec};
 use offleash_core::text::Text;
 

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use offleash_core::approval::{ApprovalAnswer, ApprovalQuestion};
 use offleash_core::exec::{OutputStream, TerminalSize};
-use offleash_core::network::{ApprovalAnswer, ApprovalQuestion};
 use offleash_supervisor::prewarmed::Caller;
 use offleash_supervisor::run_client::{ExecIo, ExecIoEvent};
 use offleash_sys::signals::{PASSED_ON, SignalQueue};

@@ -1,4 +1,4 @@
-//! Asks the user about a connection, at the terminal that this process belongs to.
+//! Asks the user about a connection or a call of a tool, at the terminal that this process belongs to.
 //!
 //! It is opened anew (`/dev/tty`), so that neither the command's input nor its output has a part in it. While a question
 //! is open, nothing of the command is shown, and no key goes to the command. What was typed or sent by the terminal
@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 
-use offleash_core::network::{ApprovalAnswer, ApprovalQuestion};
+use offleash_core::approval::{ApprovalAnswer, ApprovalQuestion};
 use offleash_core::text::Text;
 use rustix::event::PollFlags;
 use rustix::fs::OFlags;
@@ -96,12 +96,10 @@ impl Prompt {
     }
 
     fn text(&self, question: &ApprovalQuestion) -> String {
-        let ApprovalQuestion {
-            host, port, timeout, ..
-        } = question;
+        let ApprovalQuestion { about, timeout, .. } = question;
         let always = if self.remember.is_some() { " (a)lways," } else { "" };
         format!(
-            "[offleash] {} wants {host}:{port} – allow (o)nce, for this (r)un,{always} or (d)eny? (denied in {}) ",
+            "[offleash] {} wants {about} – allow (o)nce, for this (r)un,{always} or (d)eny? (denied in {}) ",
             self.program,
             offleash_core::units::Millis(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
         )
@@ -275,6 +273,8 @@ fn meaning(line: &[u8]) -> Line {
 mod tests {
     use std::time::Duration;
 
+    use offleash_core::approval::ApprovalSubject;
+
     use super::*;
 
     #[test]
@@ -307,9 +307,11 @@ mod tests {
     fn a_question_is_one_line_whoever_chose_the_names() {
         let question = ApprovalQuestion {
             id: 1,
-            host: offleash_core::network::Host::parse("api.example.com").unwrap(),
-            port: 443,
-            protocol: offleash_core::network::SpokenProtocol::Tls,
+            about: ApprovalSubject::Connection {
+                host: offleash_core::network::Host::parse("api.example.com").unwrap(),
+                port: 443,
+                protocol: offleash_core::network::SpokenProtocol::Tls,
+            },
             rule: None,
             timeout: Duration::from_secs(60),
         };
@@ -323,5 +325,18 @@ mod tests {
             assert!(!shown.contains(['\n', '\r', '\u{1b}', '\u{202e}']), "{shown:?}");
         }
         assert!(text(&"x".repeat(5000)).len() < 300);
+        for parameters in ["{\"a\":\"\u{202e}\"}", "{\n}", "\u{1b}[8m"] {
+            let about = ApprovalSubject::ToolCall {
+                tool: "pay".to_owned(),
+                parameters: parameters.to_owned(),
+            };
+            let question = ApprovalQuestion {
+                about,
+                ..question.clone()
+            };
+            let shown = Prompt::new(&Text::from("x"), false, None).text(&question);
+            assert!(shown.starts_with("[offleash] x wants tool pay "), "{shown:?}");
+            assert!(!shown.contains(['\n', '\r', '\u{1b}', '\u{202e}']), "{shown:?}");
+        }
     }
 }

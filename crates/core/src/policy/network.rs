@@ -7,9 +7,10 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 use toml::Spanned;
 
+use crate::approval::ApprovalRules;
 use crate::network::secret::SecretSpec;
 use crate::network::upstream_proxy;
-use crate::network::{ApprovalRules, HeaderRule, MethodRule, NetworkRule, PortGivenError, RuleVerdict};
+use crate::network::{HeaderRule, MethodRule, NetworkRule, PortGivenError, RuleVerdict};
 use crate::spec::NetworkSpec;
 use crate::written::{WrongText, one, wrong};
 

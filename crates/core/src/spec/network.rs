@@ -4,13 +4,14 @@ mod effect;
 
 pub use effect::NetworkSpecError;
 
+use crate::approval::ApprovalRules;
 use crate::network::dns_server::MAX_DNS_SERVERS;
 use crate::network::host_pattern::HostPattern;
 use crate::network::secret::SecretSpec;
 use crate::network::upstream_proxy::ProxySource;
 use crate::network::{
-    ApprovalRules, DnsServer, DnsServerError, HostPort, MethodRule, NetworkPolicy, NetworkRule, PatternError,
-    PublishRule, RequestRules, RuleVerdict,
+    DnsServer, DnsServerError, HostPort, MethodRule, NetworkPolicy, NetworkRule, PatternError, PublishRule,
+    RequestRules, RuleVerdict,
 };
 
 /// What the sandbox may reach over the network, and how. The default is nothing.

@@ -80,7 +80,7 @@ impl NetworkSettings {
         }
         let mut spec = NetworkSpec::default();
         spec.policy.rules = rules;
-        if let Err(error) = spec.check() {
+        if let Err(error) = spec.check(false) {
             refusals.0.push(format!("network.allowedDomains ({error})"));
         }
         spec

@@ -91,7 +91,7 @@ fn domains_are_reached_as_there() {
     )
     .unwrap();
     let network = policy.network.unwrap();
-    assert_eq!(network.check(), Ok(()));
+    assert_eq!(network.check(false), Ok(()));
     for (host, port, allowed) in [
         ("a.example", 443, true),
         ("a.example", 22, true),

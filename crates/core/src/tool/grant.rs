@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde_json::Value;
 
 use super::constraint::Constraint;
-use super::declared::ToolName;
+use super::declared::{DeclaredTool, ToolName};
 use super::domain;
 use super::parse::MAX_TEXT;
 
@@ -112,6 +112,12 @@ impl ToolGrant {
             calls: None,
             ask: false,
         }
+    }
+
+    /// Whether a person is asked about calls: by the grant of a tool, or by what is granted of them.
+    pub fn ask_of(tools: &[DeclaredTool], grants: Option<&[Self]>) -> bool {
+        let own = tools.iter().map(|tool| &tool.grant);
+        own.chain(grants.unwrap_or_default()).any(|grant| grant.ask)
     }
 
     /// Whether whatever these grants allow is allowed by `wider` as well.

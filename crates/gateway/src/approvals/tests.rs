@@ -46,7 +46,7 @@ fn with_answers<F: Future<Output = ()>>(
             for notice in line.take() {
                 match notice {
                     Notice::Asked(question) => {
-                        asked.push(format!("{}:{}", question.host, question.port));
+                        asked.push(question.about.to_string());
                         if let Some(approval) = answer(&question) {
                             line.answer(question.id, approval);
                         }
@@ -98,7 +98,7 @@ fn once_is_for_those_who_waited_and_for_the_run_is_for_all() {
 #[test]
 fn a_host_that_was_denied_is_not_asked_about_again_at_any_port() {
     let answer = |question: &ApprovalQuestion| {
-        Some(if question.port == 22 {
+        Some(if question.about.to_string().ends_with(":22") {
             ApprovalAnswer::Denied
         } else {
             ApprovalAnswer::Run
@@ -162,9 +162,11 @@ fn an_answer_to_another_question_answers_nothing() {
     let questions = Questions::new().unwrap();
     let question = |id| ApprovalQuestion {
         id,
-        host: host("a.example"),
-        port: 443,
-        protocol: SpokenProtocol::Tls,
+        about: ApprovalSubject::Connection {
+            host: host("a.example"),
+            port: 443,
+            protocol: SpokenProtocol::Tls,
+        },
         rule: None,
         timeout: FOREVER,
     };
@@ -185,7 +187,7 @@ fn an_answer_to_another_question_answers_nothing() {
 fn what_waits_is_bounded_and_what_is_beyond_is_denied() {
     let asked = with_answers(
         FOREVER,
-        |question| (question.port == 2).then_some(ApprovalAnswer::Run),
+        |question| (question.about.to_string().ends_with(":2")).then_some(ApprovalAnswer::Run),
         async |approvals| {
             // Nobody answers the first, so that all others wait.
             let first = connection(&approvals, "a.example", 1);

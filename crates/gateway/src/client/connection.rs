@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use offleash_core::network::ApprovalQuestion;
+use offleash_core::approval::{ApprovalQuestion, ApprovalSubject};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use super::first_packets::FirstPackets;
@@ -181,7 +181,11 @@ impl Connection {
                     answered.push((answer, connected));
                 }
             }
-            Report::Asked(question) => self.questions.notice(Notice::Asked(bounded(question))),
+            Report::Asked(question) => {
+                if let Some(question) = bounded(question) {
+                    self.questions.notice(Notice::Asked(question));
+                }
+            }
             Report::Withdrawn(number) => self.questions.notice(Notice::Withdrawn(number)),
             Report::Named(name) => self.first_packets.name(&name),
             Report::Entry(entry) => {
@@ -333,11 +337,12 @@ fn checked(descriptor: Option<OwnedFd>) -> io::Result<OwnedFd> {
     Ok(descriptor)
 }
 
-/// A question that is no longer than one of ours.
-fn bounded(mut question: ApprovalQuestion) -> ApprovalQuestion {
+/// A question that is no longer than one of ours; `None` for one that is not a gateway's.
+fn bounded(mut question: ApprovalQuestion) -> Option<ApprovalQuestion> {
     const MAX_RULE: usize = 2048;
     if let Some(rule) = &mut question.rule {
         rule.truncate(rule.floor_char_boundary(MAX_RULE));
     }
-    question
+    // A gateway asks about nothing else.
+    matches!(question.about, ApprovalSubject::Connection { .. }).then_some(question)
 }

@@ -1,6 +1,6 @@
 //! What is told together, what is told as it happens, and what passes from one journal to another.
 
-use offleash_core::network::ApprovalAnswer;
+use offleash_core::approval::ApprovalAnswer;
 
 use super::*;
 use crate::journal_entries::Request;

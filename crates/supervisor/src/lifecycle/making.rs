@@ -427,6 +427,7 @@ impl SandboxSetup {
         let order = ToolsOrder {
             tools: spec.tools.clone(),
             grants: spec.tool_grants.clone(),
+            ask_timeout: spec.network.asks.timeout(),
         };
         let tools = tools::start(order, &mut *sandbox)?;
         Ok(RunningSandbox {

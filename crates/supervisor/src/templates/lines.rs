@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
+use offleash_core::approval::{ApprovalAnswer, ApprovalQuestion};
 use offleash_core::exec::OutputStream;
-use offleash_core::network::{ApprovalAnswer, ApprovalQuestion};
 use offleash_core::text;
 use offleash_sys::signals::SignalQueue;
 use rustix::event::PollFlags;

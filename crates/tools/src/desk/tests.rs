@@ -36,7 +36,7 @@ fn desk(grant: &str, narrowed: Option<&[&str]>) -> Result<ToolDesk, ToolSetupErr
 /// What is called, or the answer's kind of error.
 fn ask(desk: &mut ToolDesk, request: &Value) -> Result<Value, String> {
     match desk.take(request.to_string().as_bytes()) {
-        DeskStep::Call(call) => Ok(call.parameters),
+        DeskStep::Call(call) | DeskStep::Ask(call) => Ok(call.parameters),
         DeskStep::Answer(answer) => {
             let answer: Value = serde_json::from_slice(&answer).expect("JSON");
             Err(answer["error"]["kind"].as_str().unwrap_or("result").to_owned())
@@ -133,6 +133,7 @@ fn commands_are_answered_as_commands() {
     let mut command = |arguments: Value| {
         let request = json!({"form": "command", "tool": "pay", "arguments": arguments});
         match desk.take(request.to_string().as_bytes()) {
+            DeskStep::Ask(_) => panic!("nobody is asked"),
             DeskStep::Call(call) => {
                 let bytes = desk.answer(&call, &Ok(json!({"paid": call.parameters["amount"]})));
                 let answer = CommandAnswer::of(&bytes).expect("an answer");

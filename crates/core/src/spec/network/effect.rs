@@ -66,11 +66,12 @@ impl NetworkSpecError {
 }
 
 impl NetworkSpec {
-    /// Checks that all of it has an effect and nothing contradicts the rest.
+    /// Checks that all of it has an effect and nothing contradicts the rest. With `asks_about_tools` there are questions about
+    /// tools, too.
     ///
     /// # Errors
     /// [`NetworkSpecError`] names the first that has none, or does.
-    pub fn check(&self) -> Result<(), NetworkSpecError> {
+    pub fn check(&self, asks_about_tools: bool) -> Result<(), NetworkSpecError> {
         self.check_headers()?;
         self.check_hosts()?;
         self.check_loopback()?;
@@ -90,7 +91,8 @@ impl NetworkSpec {
             }
         }
         let asks = |rule: &NetworkRule| rule.verdict() == RuleVerdict::Ask;
-        if self.asks.timeout.is_some() && !self.asks.about_the_unknown && !self.policy.rules.iter().any(asks) {
+        let has_questions = asks_about_tools || self.asks.about_the_unknown || self.policy.rules.iter().any(asks);
+        if self.asks.timeout.is_some() && !has_questions {
             return Err(NetworkSpecError::NoQuestion);
         }
         Ok(())

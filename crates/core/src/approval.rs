@@ -1,10 +1,10 @@
-//! What is asked about a connection, and what the answer was.
+//! What a person is asked, about a connection or a call of a tool, and what the answer was.
 
 use core::fmt;
 use core::time::Duration;
 
-use crate::network::host::Host;
-use crate::network::pattern::SpokenProtocol;
+use crate::network::{Host, SpokenProtocol};
+use crate::text::Text;
 use crate::units::Millis;
 
 /// How long somebody may take to answer when nothing else is said.
@@ -38,34 +38,68 @@ impl ApprovalRules {
     }
 }
 
-/// A question about a connection that waits.
+/// What is asked about.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ApprovalSubject {
+    /// A connection that waits.
+    Connection {
+        /// The name, or the address where none was used.
+        host: Host,
+        /// The port.
+        port: u16,
+        /// What the connection has to speak.
+        protocol: SpokenProtocol,
+    },
+    /// A call of a tool that waits.
+    ToolCall {
+        /// The tool's name.
+        tool: String,
+        /// What it would be called with: a JSON object, all of it.
+        parameters: String,
+    },
+}
+
+/// A question about what waits.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ApprovalQuestion {
     /// Its number in the run; an answer names it, so that a late one answers no other question.
     pub id: u64,
-    /// The name, or the address where none was used.
-    pub host: Host,
-    /// The port.
-    pub port: u16,
-    /// What the connection has to speak.
-    pub protocol: SpokenProtocol,
+    /// What it is about.
+    pub about: ApprovalSubject,
     /// The rule that asks; `None` when whatever no rule is about is asked about.
     pub rule: Option<String>,
     /// When the question counts as denied.
     pub timeout: Duration,
 }
 
+impl fmt::Display for ApprovalSubject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connection { host, port, .. } => write!(f, "{host}:{port}"),
+            Self::ToolCall { tool, parameters } => {
+                write!(
+                    f,
+                    "tool {} {}",
+                    Text::from(tool.as_str()),
+                    Text::from(parameters.as_str())
+                )
+            }
+        }
+    }
+}
+
 /// How a question was decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalAnswer {
-    /// Allowed for the connections that waited for the answer.
+    /// Allowed for what waited for the answer.
     Once,
     /// Allowed for the rest of the run.
     Run,
     /// Allowed for this run, and for later ones by a rule.
     Always,
-    /// Denied; the host is not asked about again in this run.
+    /// Denied; the host, or a call like this, is not asked about again in this run.
     Denied,
     /// Denied, because nobody answered in time.
     Timeout,
@@ -76,7 +110,7 @@ pub enum ApprovalAnswer {
 }
 
 impl ApprovalAnswer {
-    /// Whether the connection may be made.
+    /// Whether what waited may go on.
     pub fn allows(self) -> bool {
         match self {
             Self::Once | Self::Run | Self::Always => true,
