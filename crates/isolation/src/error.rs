@@ -126,6 +126,9 @@ impl Explained for IsolationError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Step { step, source, .. } => hint_for_step(step, source),
+            Self::Unsupported { level, .. } if *level != Level::Process => {
+                Some("level `process` can: `docs/levels.md` says what each level does".to_owned())
+            }
             Self::NotEnforceable { hint, .. } => Some(hint.clone()),
             Self::OutputFull { .. } => {
                 Some("free some space on the disk that the output goes to, or send it elsewhere".to_owned())

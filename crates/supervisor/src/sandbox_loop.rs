@@ -419,6 +419,10 @@ impl<'a> SandboxLoop<'a> {
                 AskNotice::Withdrawn(id) => self.withdraw(client, Asker::Tools, Some(id)),
             }
         }
+        if self.held.tools.as_ref().is_some_and(|tools| tools.interest().is_none()) {
+            // Nobody is there who waits for an answer.
+            self.withdraw(client, Asker::Tools, None);
+        }
     }
 
     fn line_up(&mut self, asker: Asker, question: ApprovalQuestion) {

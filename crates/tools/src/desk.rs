@@ -2,6 +2,7 @@
 
 use jsonschema::Validator;
 use offleash_core::record::ToolUse;
+use offleash_core::text::Text;
 use offleash_core::tool::{
     DeclaredTool, GrantVerdict, MAX_DESCRIPTION, MAX_GRANTS, MAX_SCHEMA, MAX_TOOLS, ToolGrant, judge,
 };
@@ -11,8 +12,8 @@ use crate::answer::{AnswerForm, CallFailure, answer};
 use crate::arguments::{self, CommandMeaning};
 use crate::request::ToolRequest;
 
-/// The longest parameters that are put to a person, bytes: nobody reads more, and what is not shown is not agreed to.
-pub(crate) const MAX_SHOWN: usize = 2048;
+/// The longest parameters that are put to a person, bytes as they are shown: nobody reads more, and what is not shown is not agreed to.
+pub(crate) const MAX_SHOWN: usize = 1024;
 /// How much of what a schema finds wrong is told, characters.
 const MAX_SAID: usize = 400;
 
@@ -274,7 +275,7 @@ impl ToolDesk {
         };
         let asks = own_asks || narrowed.is_some_and(|(_, asks)| asks);
         if asks && !is_agreed {
-            if parameters.to_string().len() > MAX_SHOWN {
+            if Text::from(parameters.to_string()).to_string().len() > MAX_SHOWN {
                 let what =
                     format!("a person is to be asked, and {MAX_SHOWN} bytes of parameters are the most that are shown");
                 return Err(CallFailure::Refused(what));

@@ -11,7 +11,7 @@ pub(crate) struct PermissionArgs {
     /// The same as `--read` for each path.
     #[arg(long, num_args = 0.., require_equals = true, value_delimiter = ',', value_name = "PATH,…")]
     pub(crate) allow_read: Option<Vec<OsString>>,
-    /// Write to these directories of the host, which are where they are outside (`--mount DIR:DIR:rw`). That of the workspace, and
+    /// Write to these directories of the host, and read them, at their places (`--mount DIR:DIR:rw`). That of the workspace, and
     /// no directory at all, mean that changes in the workspace are written back (`--workspace DIR:rw`).
     #[arg(long, num_args = 0.., require_equals = true, value_delimiter = ',', value_name = "DIR,…")]
     pub(crate) allow_write: Option<Vec<OsString>>,

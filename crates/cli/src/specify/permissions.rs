@@ -64,7 +64,12 @@ fn allow_write(texts: &[OsString], spec: &mut SandboxSpec) -> Result<(), Failure
     let mut writes_back = texts.is_empty();
     for text in texts {
         let directory: std::path::PathBuf = absolute(text).components().collect();
-        if Some(&directory) == workspace.as_ref() {
+        // By whichever way it is named.
+        let place = |path: &std::path::Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        if workspace
+            .as_ref()
+            .is_some_and(|workspace| place(workspace) == place(&directory))
+        {
             writes_back = true;
         } else {
             spec.mounts.push(MountSpec {

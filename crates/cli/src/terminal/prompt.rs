@@ -9,14 +9,17 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::time::{Duration, Instant};
 
-use offleash_core::approval::{ApprovalAnswer, ApprovalQuestion};
+use offleash_core::approval::{ApprovalAnswer, ApprovalQuestion, ApprovalSubject};
 use offleash_core::text::Text;
 use rustix::event::PollFlags;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::termios::{InputModes, LocalModes, OptionalActions, OutputModes, QueueSelector, Termios};
 
+/// How long a question that follows one which was taken back takes no answer.
+const DEAF: Duration = Duration::from_secs(2);
 /// The most of a program's name that is shown.
 const MAX_NAME: usize = 60;
 /// Ends what a command may have begun: a sequence (CAN), a string (ST), another set of characters (SI, `ESC ( B`) and
@@ -32,6 +35,8 @@ pub(crate) struct Prompt {
     draws: bool,
     remember: Option<Remember>,
     open: Option<Open>,
+    /// Until when the next question takes no answer.
+    deaf_until: Option<Instant>,
 }
 
 /// Writes a rule for good; says where, or why not.
@@ -51,6 +56,8 @@ struct Open {
     before: Termios,
     unsaid: Vec<u8>,
     typed: Vec<u8>,
+    /// Until when a line is none: the one who types may answer the question before, which was taken back.
+    deaf_until: Option<Instant>,
 }
 
 /// What a line that was typed says.
@@ -73,6 +80,7 @@ impl Prompt {
             draws,
             remember,
             open: None,
+            deaf_until: None,
         }
     }
 
@@ -86,7 +94,7 @@ impl Prompt {
         self.withdraw();
         let mut text = if self.draws { PLAIN_SCREEN } else { PLAIN }.to_vec();
         text.extend_from_slice(self.text(&question).as_bytes());
-        match Open::begin(question, text) {
+        match Open::begin(question, text, self.deaf_until.take()) {
             Ok(open) => {
                 self.open = Some(open);
                 None
@@ -97,12 +105,29 @@ impl Prompt {
 
     fn text(&self, question: &ApprovalQuestion) -> String {
         let ApprovalQuestion { about, timeout, .. } = question;
-        let always = if self.remember.is_some() { " (a)lways," } else { "" };
+        // What is allowed stands beside the answers: parameters may fill the screen above.
+        let answers = match about {
+            ApprovalSubject::Connection { .. } if self.can_remember(about) => {
+                "allow (o)nce, for this (r)un, (a)lways, or (d)eny?".to_owned()
+            }
+            ApprovalSubject::Connection { .. } => "allow (o)nce, for this (r)un, or (d)eny?".to_owned(),
+            ApprovalSubject::ToolCall { tool, .. } => {
+                format!(
+                    "allow this call of {} (o)nce, every call of it in this (r)un, or (d)eny?",
+                    Text::from(tool.as_str())
+                )
+            }
+        };
         format!(
-            "[offleash] {} wants {about} – allow (o)nce, for this (r)un,{always} or (d)eny? (denied in {}) ",
+            "[offleash] {} wants {about} – {answers} (denied in {}) ",
             self.program,
             offleash_core::units::Millis(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
         )
+    }
+
+    /// Whether an answer can be kept for later runs.
+    fn can_remember(&self, about: &ApprovalSubject) -> bool {
+        self.remember.is_some() && matches!(about, ApprovalSubject::Connection { .. })
     }
 
     /// What to wait for.
@@ -128,7 +153,9 @@ impl Prompt {
             Line::Answer(ApprovalAnswer::Always) => self.always(),
             Line::Answer(approval) => self.close(approval),
             Line::Unclear => {
-                let always = if self.remember.is_some() { ", a" } else { "" };
+                let keeps =
+                    self.remember.is_some() && matches!(open.question.about, ApprovalSubject::Connection { .. });
+                let always = if keeps { ", a" } else { "" };
                 open.say(&format!("[offleash] please answer o, r{always} or d: "));
                 None
             }
@@ -145,11 +172,16 @@ impl Prompt {
     pub(crate) fn withdraw(&mut self) {
         if let Some(mut open) = self.open.take() {
             open.say("\n[offleash] there was no answer: denied\n");
+            self.deaf_until = Some(Instant::now() + DEAF);
         }
     }
 
     fn always(&mut self) -> Option<(u64, ApprovalAnswer)> {
         let open = self.open.as_mut()?;
+        if let ApprovalSubject::ToolCall { .. } = open.question.about {
+            open.say("[offleash] a tool is allowed for good in the policy, by hand; o, r or d: ");
+            return None;
+        }
         let Some(remember) = self.remember.as_mut() else {
             open.say("[offleash] there is no policy to write it to (`--policy FILE` names one); o, r or d: ");
             return None;
@@ -173,7 +205,7 @@ impl Prompt {
 }
 
 impl Open {
-    fn begin(question: ApprovalQuestion, text: Vec<u8>) -> io::Result<Self> {
+    fn begin(question: ApprovalQuestion, text: Vec<u8>, deaf_until: Option<Instant>) -> io::Result<Self> {
         let terminal = OpenOptions::new()
             .read(true)
             .write(true)
@@ -195,6 +227,7 @@ impl Open {
             before,
             unsaid: text,
             typed: Vec::new(),
+            deaf_until,
         };
         rustix::termios::tcflush(&open.terminal, QueueSelector::IFlush)?;
         open.write()?;
@@ -238,7 +271,11 @@ impl Open {
         let Some(end) = self.typed.iter().position(|byte| *byte == b'\n') else {
             return Ok(None);
         };
-        let line = meaning(self.typed.get(..end).unwrap_or_default());
+        let is_deaf = self.deaf_until.is_some_and(|until| Instant::now() < until);
+        let line = match is_deaf {
+            true => Line::Unclear,
+            false => meaning(self.typed.get(..end).unwrap_or_default()),
+        };
         // What follows was typed before it was read what the answer is for.
         self.typed.clear();
         Ok(Some(line))
@@ -271,10 +308,6 @@ fn meaning(line: &[u8]) -> Line {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use offleash_core::approval::ApprovalSubject;
-
     use super::*;
 
     #[test]

@@ -41,6 +41,8 @@ Some flags of Docker, E2B and bubblewrap have a flag of ours for the same thing.
 | `-v`, `--volume` with a path | `--mount`; read-only unless `:rw` stands behind it, other than Docker's |
 | `-v`, `--volume` with a name | a volume ([volumes.md](volumes.md)); read-write, as Docker's |
 | `--net none`, `-m`, `-p`, `-u`, `--workdir`, `--bind`, `--ro-bind` | what they say |
+| `--allow-read=…`, `--allow-write=…`, `--allow-net=…`, `--allow-run=…`, `--allow-env=…`, as Deno's | `--read`, `--mount DIR:DIR:rw`, `--allow`, `--allow-command`, `--env`; several with commas between |
+| `--deny-read=…`, `--deny-net=…`, `--deny-run=…` | `--deny`, `--deny-host`, `--deny-command` |
 | `--rm`, `-i` | no flag; they change nothing |
 | `-w` | for `run` the workspace, which is where a command starts; for `exec` the directory inside |
 

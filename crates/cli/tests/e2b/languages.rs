@@ -76,11 +76,26 @@ fn the_code_interpreter_sdk_meets_cells_that_mean_no_good() {
     assert_works("python_code_interpreter", &["hostile"]);
 }
 
+/// A server whose sandboxes are virtual machines is one like any other.
+#[test]
+fn an_sdk_works_with_virtual_machines() {
+    let Some(flags) = crate::support::levels::microvm_flags() else {
+        return;
+    };
+    let kernel = flags.last().map(String::as_str).unwrap_or_default();
+    let config = format!("{WITH_POOL}level = \"microvm\"\nvm_kernel = {kernel:?}\n");
+    assert_works_at(&config, "python", &PYTHON[1..=1]);
+}
+
 fn assert_works(sdk: &str, modules: &[&str]) {
+    assert_works_at(WITH_POOL, sdk, modules);
+}
+
+fn assert_works_at(config: &str, sdk: &str, modules: &[&str]) {
     let Some(kit) = Kit::find(sdk) else {
         return;
     };
-    let server = Server::start(WITH_POOL);
+    let server = Server::start(config);
     run(&server, kit.program(server.site.root(), modules));
     server.end();
 }

@@ -270,10 +270,13 @@ fn closed_streams_are_nothing_else_in_a_sandbox_that_waited() {
         let alone = run("");
         assert_eq!((alone.0, alone.3), (Some(0), true), "{closed}: {alone:?}");
         assert_eq!(run("--warm 1"), alone, "{closed}");
-        let id = heated(&site);
-        assert_eq!(run("--warm 1"), alone, "{closed}");
-        let runs = site.succeed(["audit", "show"]);
-        assert!(runs.contains(&id), "{closed}: {runs}");
+        // One that waits is not taken if what is mounted on the machine has changed meanwhile; then there is the next one.
+        let is_taken = |_| {
+            let id = heated(&site);
+            assert_eq!(run("--warm 1"), alone, "{closed}");
+            site.succeed(["audit", "show"]).contains(&id)
+        };
+        assert!((0..10).any(is_taken), "{closed}");
         site.succeed(["warm", "stop"]);
     }
 }
