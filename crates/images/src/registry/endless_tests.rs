@@ -8,6 +8,11 @@ use super::testing::{Answer, Image, Server, Site};
 use super::*;
 use crate::digest::ImageDigest;
 
+/// How often a server was asked for a path.
+fn times_asked(server: &Server, wanted: &str) -> usize {
+    server.paths().iter().filter(|path| *path == wanted).count()
+}
+
 #[test]
 fn a_blob_that_is_begun_anew_again_and_again_has_an_end() {
     let image = Image::new();
@@ -26,11 +31,7 @@ fn a_blob_that_is_begun_anew_again_and_again_has_an_end() {
     let site = Site::new();
     let error = site.pull(&server).unwrap_err();
     assert!(matches!(error, ImageError::Unreachable { .. }), "{error:?}");
-    let asked = server
-        .paths()
-        .iter()
-        .filter(|path| **path == image.layer_path())
-        .count();
+    let asked = times_asked(&server, &image.layer_path());
     assert!(asked <= 2 + MAX_ATTEMPTS as usize, "{asked}");
     site.is_empty();
 }
@@ -55,11 +56,7 @@ fn a_blob_that_comes_by_the_byte_has_an_end() {
     site.settings.first_pause = Duration::ZERO;
     let error = site.pull(&server).unwrap_err();
     assert!(matches!(error, ImageError::Unreachable { .. }), "{error:?}");
-    let asked = server
-        .paths()
-        .iter()
-        .filter(|path| **path == image.layer_path())
-        .count();
+    let asked = times_asked(&server, &image.layer_path());
     assert_eq!(asked, 1 + download::MAX_RESUMPTIONS as usize);
 }
 
