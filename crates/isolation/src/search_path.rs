@@ -14,26 +14,30 @@ pub(crate) fn find_program(name: &str, search_path: &OsStr) -> Option<PathBuf> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::ffi::OsString;
     use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
 
     use super::*;
+
+    /// Puts three files called `crun` below `directory`, of which the first cannot be executed; the path that searches for them.
+    pub(crate) fn three_of_crun(directory: &Path) -> OsString {
+        let directories = ["a", "b", "c"].map(|name| directory.join(name));
+        for (place, mode) in directories.iter().zip([0o644, 0o755, 0o755]) {
+            std::fs::create_dir_all(place).unwrap();
+            let program = place.join("crun");
+            std::fs::write(&program, "").unwrap();
+            std::fs::set_permissions(&program, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        std::env::join_paths([PathBuf::from(".")].iter().chain(&directories)).unwrap()
+    }
 
     #[test]
     fn only_executable_files_in_absolute_directories_are_found_and_the_first_wins() {
         let directory = tempfile::tempdir().unwrap();
-        let place = |path: &str, mode| {
-            let path = directory.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(&path, "").unwrap();
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-        };
-        place("a/crun", 0o644);
-        place("b/crun", 0o755);
-        place("c/crun", 0o755);
+        let search_path = three_of_crun(directory.path());
         std::fs::create_dir_all(directory.path().join("a/runc")).unwrap();
-        let directories = ["a", "b", "c"].map(|name| directory.path().join(name));
-        let search_path = std::env::join_paths([PathBuf::from(".")].iter().chain(&directories)).unwrap();
         assert_eq!(
             find_program("crun", &search_path),
             Some(directory.path().join("b/crun"))

@@ -115,21 +115,12 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use crate::search_path::tests::three_of_crun;
 
     #[test]
     fn without_gvisor_the_runtimes_that_are_found_are_limited() {
         let directory = tempfile::tempdir().unwrap();
-        let place = |path: &str, mode| {
-            let path = directory.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(&path, "").unwrap();
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-        };
-        place("a/crun", 0o644);
-        place("b/crun", 0o755);
-        place("c/crun", 0o755);
-        let directories = ["a", "b", "c"].map(|name| directory.path().join(name));
-        let search_path = std::env::join_paths([std::path::PathBuf::from(".")].iter().chain(&directories)).unwrap();
+        let search_path = three_of_crun(directory.path());
         let runtimes = container_runtimes(&search_path);
         assert_eq!(runtimes.status, FeatureStatus::Limited, "without gVisor: {runtimes:?}");
         assert!(
