@@ -304,6 +304,16 @@ pub fn enter_user(namespace: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::thread::move_into_link_name_space(namespace, kind)?)
 }
 
+/// Gives this thread, and what it starts from now on, mounts of its own: copies of those that there are, whose later changes nobody
+/// else sees and which see none of others.
+///
+/// # Errors
+/// `EPERM` without `CAP_SYS_ADMIN` in the user namespace.
+pub fn unshare_mounts() -> io::Result<()> {
+    unshare(UnshareFlags::NEWNS)?;
+    crate::mount::make_private(crate::mount::open_place(std::path::Path::new("/"))?.as_fd())
+}
+
 /// Moves this process into a new cgroup namespace, whose root is the cgroup that it is in now.
 ///
 /// # Errors

@@ -1,19 +1,21 @@
 //! `cargo xtask test`: everything that has to hold before a change goes in.
 //!
 //! What tests need is installed where that is possible, the sources are checked, and every test runs as this user;
-//! when that is root, what touches the kernel runs once more as an ordinary user, because a sandbox that only holds
-//! for root holds for nobody. Tests of limits run in a virtual machine as well, whose control groups are those of most
-//! machines.
+//! when that is root, what touches the kernel runs as an ordinary user as well, because a sandbox that only holds
+//! for root holds for nobody. Tests of limits run in a virtual machine, too, whose control groups are those of most
+//! machines. Users' tests run beside one another.
 
 mod compiled;
 mod libtest;
 mod ordinary_user;
 mod prerequisites;
 mod runner;
+mod scratch;
 mod summary;
 mod times;
 mod virtual_machine;
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
@@ -21,7 +23,9 @@ use crate::error::TaskError;
 use crate::program::{self, cargo, workspace_root};
 use crate::sdks;
 use compiled::Compiled;
-use summary::{Skip, Summary};
+use ordinary_user::AsOrdinaryUser;
+use runner::{AsThisUser, Runner};
+use summary::{Pass, Skip, Summary};
 
 /// Options of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
@@ -32,6 +36,9 @@ pub(crate) struct TestOptions {
     /// Run only the tests in a virtual machine
     #[arg(long, conflicts_with = "quick")]
     only_vm: bool,
+    /// Run only the tests, and leave the checks of sources and documents out
+    #[arg(long, conflicts_with = "only_vm")]
+    only_tests: bool,
 }
 
 /// Runs all steps, goes on after a failed one where that makes sense, and prints the summary.
@@ -41,21 +48,44 @@ pub(crate) struct TestOptions {
 pub(crate) fn run(options: &TestOptions) -> Result<(), TaskError> {
     let mut summary = Summary::default();
     step(&mut summary, "prerequisites", || Ok(prerequisites::install()));
-    if !options.only_vm {
-        step(&mut summary, "SDKs", || Ok(install_sdks()));
-        check_sources(&mut summary);
-    }
-    if let Some(compiled) = build(&mut summary) {
-        if !options.only_vm {
-            run_tests(&mut summary, &compiled, options);
-        }
-        run_in_virtual_machine(&mut summary, &compiled, options);
+    let compiled = if options.only_vm {
+        build(&mut summary)
+    } else {
+        prepare(&mut summary, options)
+    };
+    if let Some(compiled) = compiled {
+        run_tests(&mut summary, &compiled, options);
     }
     print!("{summary}");
     match summary.failures() {
         0 => Ok(()),
         count => Err(TaskError::Failed { count }),
     }
+}
+
+/// Checks and builds while SDKs are fetched: one waits for processors, the other for registries.
+fn prepare(summary: &mut Summary, options: &TestOptions) -> Option<Compiled> {
+    std::thread::scope(|scope| {
+        let sdks = scope.spawn(|| {
+            let start = Instant::now();
+            (install_sdks(), start.elapsed())
+        });
+        if !options.only_tests {
+            check_sources(summary);
+        }
+        let compiled = build(summary);
+        if !options.only_tests {
+            step(summary, "examples in documents", check_examples);
+        }
+        match sdks.join() {
+            Ok((skips, time)) => {
+                summary.record("SDKs, meanwhile", Ok(()), time);
+                summary.skips.extend(skips);
+            }
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+        compiled
+    })
 }
 
 /// The tests that miss one say so, too.
@@ -96,23 +126,12 @@ fn build(summary: &mut Summary) -> Option<Compiled> {
 }
 
 fn run_tests(summary: &mut Summary, compiled: &Compiled, options: &TestOptions) {
-    let user = if program::is_root() { "root" } else { "this user" };
-    summary.passes.push(runner::run(user, &runner::AsThisUser { compiled }));
-    step(summary, "examples in documents", check_examples);
-
-    match ordinary_user::why_not(options.quick) {
-        Some(reason) => summary.skips.push(Skip {
-            what: "the second pass, as an ordinary user".to_owned(),
-            reason,
-        }),
-        None => match ordinary_user::run(compiled) {
-            Ok(pass) => summary.passes.push(pass),
-            Err(error) => summary.record("second pass", Err(&error), std::time::Duration::ZERO),
-        },
+    if !options.only_vm {
+        match run_here(summary, compiled, options) {
+            Ok(passes) => summary.passes.extend(passes),
+            Err(error) => summary.record("tests", Err(&error), std::time::Duration::ZERO),
+        }
     }
-}
-
-fn run_in_virtual_machine(summary: &mut Summary, compiled: &Compiled, options: &TestOptions) {
     let outcome = match virtual_machine::why_not(options.quick) {
         Some(reason) => Ok(virtual_machine::Outcome::Skipped(reason)),
         None => virtual_machine::run(compiled),
@@ -125,6 +144,46 @@ fn run_in_virtual_machine(summary: &mut Summary, compiled: &Compiled, options: &
         }),
         Err(error) => summary.record("virtual machine", Err(&error), std::time::Duration::ZERO),
     }
+}
+
+/// Runs the tests of all users beside one another.
+fn run_here(summary: &mut Summary, compiled: &Compiled, options: &TestOptions) -> Result<Vec<Pass>, TaskError> {
+    let ordinary = match ordinary_user::why_not(options.quick) {
+        Some(reason) => {
+            summary.skips.push(Skip {
+                what: "the second pass, as an ordinary user".to_owned(),
+                reason,
+            });
+            None
+        }
+        None => Some(AsOrdinaryUser::prepare(compiled)?),
+    };
+    let scratch = tempfile::Builder::new().prefix("xtask-").tempdir();
+    let scratch = scratch.map_err(TaskError::file("creating a directory in", std::env::temp_dir()))?;
+    // In a thread of its own, which alone sees what is mounted for tests.
+    let passes = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| run_in(scratch.path(), compiled, ordinary.as_ref()));
+        thread.join()
+    });
+    passes.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+fn run_in(scratch: &Path, compiled: &Compiled, ordinary: Option<&AsOrdinaryUser>) -> Result<Vec<Pass>, TaskError> {
+    let mut directories = vec![scratch];
+    directories.extend(ordinary.map(AsOrdinaryUser::home));
+    let in_memory = scratch::keep_in_memory(&directories).is_ok();
+    let this = AsThisUser {
+        compiled,
+        scratch: in_memory.then_some(scratch),
+    };
+    let user = if program::is_root() { "root" } else { "this user" };
+    let mut runners = vec![Runner { user, launch: &this }];
+    if let Some(launch) = ordinary {
+        launch.hand_over()?;
+        let user = "an ordinary user";
+        runners.push(Runner { user, launch });
+    }
+    Ok(runner::run(&runners))
 }
 
 /// Runs one step, says so, and keeps its result and its skips.

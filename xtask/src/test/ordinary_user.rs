@@ -11,8 +11,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use super::compiled::{Compiled, TestBinary};
-use super::runner::{self, Launch};
-use super::summary::Pass;
+use super::runner::Launch;
 use crate::error::TaskError;
 use crate::program;
 use crate::sdks;
@@ -69,32 +68,28 @@ pub(super) fn why_not(quick: bool) -> Option<String> {
     }
 }
 
-/// Runs the second pass.
-///
-/// # Errors
-/// `File` when the executables cannot be copied.
-pub(super) fn run(compiled: &Compiled) -> Result<Pass, TaskError> {
-    let launch = AsOrdinaryUser::prepare(compiled)?;
-    Ok(runner::run("an ordinary user", &launch))
-}
-
+/// As that user.
 #[derive(Debug)]
-struct AsOrdinaryUser {
+pub(super) struct AsOrdinaryUser {
     /// Removed at the end of the pass.
     directory: TempDir,
+    home: PathBuf,
     tests: Vec<TestBinary>,
     offleash: Option<PathBuf>,
 }
 
 impl AsOrdinaryUser {
-    fn prepare(compiled: &Compiled) -> Result<Self, TaskError> {
+    /// Puts everything where that user can run and read it.
+    ///
+    /// # Errors
+    /// `File` when the executables cannot be copied.
+    pub(super) fn prepare(compiled: &Compiled) -> Result<Self, TaskError> {
         // The name is short because tests make unix sockets below it, whose paths end at 108 bytes.
         let directory = tempfile::Builder::new().prefix("xtask-").tempdir();
         let directory = directory.map_err(TaskError::file("creating a directory in", std::env::temp_dir()))?;
         set_mode(directory.path(), 0o755)?;
         let home = directory.path().join("home");
         fs::create_dir(&home).map_err(TaskError::file("creating", &home))?;
-        chown(&home, Some(ID), Some(ID)).map_err(TaskError::file("changing the owner of", &home))?;
 
         let mut tests = Vec::new();
         for test in compiled.tests.iter().filter(|test| depends_on_user(test)) {
@@ -111,9 +106,23 @@ impl AsOrdinaryUser {
         copy_sdks(directory.path())?;
         Ok(Self {
             directory,
+            home,
             tests,
             offleash,
         })
+    }
+
+    /// Where all that they write is.
+    pub(super) fn home(&self) -> &Path {
+        &self.home
+    }
+
+    /// Gives them their home; to be called when what is to be mounted there is.
+    ///
+    /// # Errors
+    /// `File` when the owner cannot be changed.
+    pub(super) fn hand_over(&self) -> Result<(), TaskError> {
+        chown(&self.home, Some(ID), Some(ID)).map_err(TaskError::file("changing the owner of", &self.home))
     }
 }
 
@@ -127,18 +136,18 @@ impl Launch for AsOrdinaryUser {
     }
 
     fn command(&self, binary: &TestBinary) -> Command {
-        let home = self.directory.path().join("home");
+        let home = &self.home;
         let mut command = Command::new("setpriv");
         command.args([
             format!("--reuid={ID}"),
             format!("--regid={ID}"),
             "--clear-groups".to_owned(),
         ]);
-        command.arg("--").arg(&binary.path).current_dir(&home).env_clear();
+        command.arg("--").arg(&binary.path).current_dir(home).env_clear();
         command
             .env("PATH", "/usr/local/bin:/usr/bin:/bin")
-            .env("HOME", &home)
-            .env("TMPDIR", &home)
+            .env("HOME", home)
+            .env("TMPDIR", home)
             .env("INSTA_UPDATE", "no")
             .env("OFFLEASH_TEMPLATES", home.join("templates"))
             .env("OFFLEASH_SDKS", self.directory.path().join(SDKS))
@@ -173,9 +182,12 @@ fn copy_sdks(directory: &Path) -> Result<(), TaskError> {
     program::run(Command::new("chmod").args(["-R", "a+rX"]).arg(&to))
 }
 
-/// Copies an executable into `directory`, for everyone to run.
+/// Gives an executable a name in `directory`, for everyone to run; where that is another disk, as a copy.
 fn copy(executable: &Path, directory: &Path) -> Result<PathBuf, TaskError> {
     let target = directory.join(executable.file_name().unwrap_or_default());
+    if fs::hard_link(executable, &target).is_ok() {
+        return set_mode(&target, 0o755).map(|()| target);
+    }
     fs::copy(executable, &target).map_err(TaskError::file("copying", executable))?;
     set_mode(&target, 0o755)?;
     Ok(target)

@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,6 +46,8 @@ pub(super) trait Launch: Sync {
 pub(super) struct AsThisUser<'a> {
     /// What was built.
     pub(super) compiled: &'a Compiled,
+    /// Where tests write, if not where others do.
+    pub(super) scratch: Option<&'a Path>,
 }
 
 impl Launch for AsThisUser<'_> {
@@ -63,6 +66,9 @@ impl Launch for AsThisUser<'_> {
             .env("OFFLEASH_SDKS", sdks::directory());
         if let Some(offleash) = self.compiled.offleash() {
             command.env("OFFLEASH_BINARY", offleash);
+        }
+        if let Some(scratch) = self.scratch {
+            command.env("TMPDIR", scratch);
         }
         command
     }
@@ -98,47 +104,71 @@ pub(super) enum Verdict {
     Skipped(String),
 }
 
-/// Runs all tests of `launch` as `user`; failures are printed as they come.
-pub(super) fn run(user: &'static str, launch: &dyn Launch) -> Pass {
-    eprintln!("── tests as {user}");
+/// Who runs tests, and how theirs are started.
+pub(super) struct Runner<'a> {
+    /// Which user, as the summary names them.
+    pub(super) user: &'static str,
+    /// How a test is started for them.
+    pub(super) launch: &'a dyn Launch,
+}
+
+/// Runs the tests of all `runners` beside one another, so that nobody waits for somebody else's last test; failures are printed as
+/// they come.
+pub(super) fn run(runners: &[Runner<'_>]) -> Vec<Pass> {
     let start = Instant::now();
-    let mut jobs: Vec<_> = launch
-        .tests()
-        .into_iter()
-        .flat_map(|binary| list(&binary, launch))
-        .filter(|job| launch.concerns(&job.label()))
-        .collect();
-    times::longest_first(&mut jobs, user);
-    println!("{}", Running(jobs.len()));
-    let pass = Mutex::new(Pass::new(user));
+    let mut jobs = Vec::new();
+    let mut passes = Vec::new();
+    for (place, runner) in runners.iter().enumerate() {
+        let binaries = runner.launch.tests().into_iter();
+        let own: Vec<_> = binaries
+            .flat_map(|binary| list(&binary, runner.launch))
+            .filter(|job| runner.launch.concerns(&job.label()))
+            .collect();
+        eprintln!("── tests as {}", runner.user);
+        println!("{}", Running(own.len()));
+        passes.push(Mutex::new(Pass::new(runner.user)));
+        jobs.extend(times::of(own, runner.user).map(|(time, job)| (time, place, job)));
+    }
+    // The longest first, whose they are.
+    jobs.sort_by_key(|(time, ..)| std::cmp::Reverse(*time));
     let next = AtomicUsize::new(0);
     // More than there are CPUs: half of what tests take is waiting, and with two to a CPU a third of it was idle.
     let workers = 5 * std::thread::available_parallelism().map_or(1, std::num::NonZero::get) / 2;
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
-                while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let start = Instant::now();
-                    let ran = run_one(job, launch);
-                    let elapsed = start.elapsed();
-                    let mut pass = pass.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                    let (verdict, cpu) = match ran {
-                        Ok((verdict, output, cpu)) => (Ok((verdict, output)), cpu),
-                        Err(error) => (Err(error), Duration::ZERO),
-                    };
-                    let name = job.label();
-                    pass.times.push(TestTime { elapsed, cpu, name });
-                    keep(&mut pass, job, verdict);
+                while let Some((_, place, job)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    run_and_keep(job, runners[*place].launch, &passes[*place], start);
                 }
             });
         }
     });
+    passes.into_iter().map(finished).collect()
+}
+
+/// Runs a test and counts it; `start` is when the first one began.
+fn run_and_keep(job: &Job, launch: &dyn Launch, pass: &Mutex<Pass>, start: Instant) {
+    let begun = Instant::now();
+    let ran = run_one(job, launch);
+    let elapsed = begun.elapsed();
+    let mut pass = pass.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (verdict, cpu) = match ran {
+        Ok((verdict, output, cpu)) => (Ok((verdict, output)), cpu),
+        Err(error) => (Err(error), Duration::ZERO),
+    };
+    let name = job.label();
+    pass.times.push(TestTime { elapsed, cpu, name });
+    keep(&mut pass, job, verdict);
+    pass.time = start.elapsed();
+}
+
+/// What a user's tests came to, told in the words of Rust's harness.
+fn finished(pass: Mutex<Pass>) -> Pass {
     let mut pass = pass.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     pass.failed.sort();
-    if let Err(error) = times::keep(&pass.times, user) {
+    if let Err(error) = times::keep(&pass.times, pass.user) {
         eprintln!("what the tests took is not kept: {error}");
     }
-    pass.time = start.elapsed();
     println!("{}", Ended(&pass));
     pass
 }

@@ -176,7 +176,15 @@ fn jobs(compiled: &Compiled) -> Result<Vec<(usize, Job)>, TaskError> {
 fn chosen(compiled: &Compiled, label: &str, beginning: &str) -> Vec<Job> {
     let binaries = compiled.tests.iter().filter(|binary| binary.label() == label);
     binaries
-        .flat_map(|binary| runner::list(binary, &AsThisUser { compiled }))
+        .flat_map(|binary| {
+            runner::list(
+                binary,
+                &AsThisUser {
+                    compiled,
+                    scratch: None,
+                },
+            )
+        })
         .filter(|job| job.test.as_deref().is_some_and(|name| name.starts_with(beginning)))
         .collect()
 }
