@@ -74,9 +74,16 @@ fn input_is_streamed() {
 fn a_command_that_reads_nothing_holds_up_nobody_longer_than_he_wants() {
     let sandbox = Sandbox::new();
     // Of what it was given when it did not read, it counts what it finds when it does.
-    let output = begin(&sandbox, "t", "until test -e /tmp/go; do sleep 0.05; done; exec wc -c");
+    let script = "until bash -c 'read -t 0'; do sleep 0.05; done; touch /tmp/begun
+        until test -e /tmp/go; do sleep 0.05; done; exec wc -c";
+    let output = begin(&sandbox, "t", script);
     let give =
         |fields: &[(&str, &str)]| sandbox.send("POST /process.Process/SendInput", true, fields, much("t").as_bytes());
+    // What is passed on already holds up the rest.
+    let begun = give(&[JSON]);
+    eventually("input is passed on", || {
+        (sandbox.ask("GET /files?path=/tmp/begun", &[], b"").status == 200).then_some(())
+    });
     let late = received(give(&[JSON, ("Connect-Timeout-Ms", "300")]));
     assert_eq!(
         (late.status, &late.json()["code"]),
@@ -121,6 +128,7 @@ fn a_command_that_reads_nothing_holds_up_nobody_longer_than_he_wants() {
     eventually("its input can be ended", || {
         (sandbox.call("process.Process/CloseStdin", &close).status == 200).then_some(())
     });
+    assert_eq!(received(begun).status, 200);
     let count: usize = written(output).trim().parse().unwrap();
     assert_eq!(count, MUCH);
 }

@@ -26,17 +26,19 @@ pub(super) struct NamelessFiles {
     pub(super) concealed: bool,
 }
 
-/// Searches `processes`, the first of which is the sandbox's own first one.
+/// Searches `processes`, the first of which is the sandbox's own first one, for files on a disk, and on `devices`, which are those of
+/// what is measured: a layer may be in memory that is not the sandbox's.
 ///
 /// That one may refuse to be looked at, and what runs its program: it is our agent, which is closed to the code in the
 /// sandbox as well, and which no code can start. Nothing is opened for reading or writing that a descriptor or a mapping
 /// refers to.
-pub(super) fn search(processes: &[u32]) -> NamelessFiles {
+pub(super) fn search(processes: &[u32], devices: Vec<u64>) -> NamelessFiles {
     let Some((first, others)) = processes.split_first() else {
         return NamelessFiles::default();
     };
     let mut search = NamelessSearch {
         agent: *first,
+        devices,
         found: NamelessFiles::default(),
         seen: HashSet::new(),
         inodes: HashSet::new(),
@@ -72,6 +74,8 @@ fn program(pid: u32) -> Option<(u64, u64)> {
 struct NamelessSearch {
     /// Our agent.
     agent: u32,
+    /// Devices whose files count whatever they are made of.
+    devices: Vec<u64>,
     found: NamelessFiles,
     /// Device and inode of files that were counted.
     seen: HashSet<(u64, u64)>,
@@ -116,7 +120,9 @@ impl NamelessSearch {
                 continue;
             };
             match FileType::from_raw_mode(stat.st_mode) {
-                FileType::RegularFile if stat.st_nlink == 0 && is_on_a_disk(&directory, &fd) => self.count(&stat),
+                FileType::RegularFile if stat.st_nlink == 0 && self.is_on_a_disk(&stat, &directory, &fd) => {
+                    self.count(&stat);
+                }
                 FileType::Socket => self.found.concealed |= descriptors_in_flight(pid, thread, &fd),
                 _ => {}
             }
@@ -138,18 +144,26 @@ impl NamelessSearch {
             }
             let link = format!("/proc/{pid}/map_files/{}", mapping.range);
             match rustix::fs::stat(&link) {
-                Ok(stat) if stat.st_nlink == 0 && is_on_a_disk(rustix::fs::CWD, link.as_ref()) => {
+                Ok(stat) if stat.st_nlink == 0 && self.is_on_a_disk(&stat, rustix::fs::CWD, link.as_ref()) => {
                     self.count_mapped(&stat);
                 }
                 // Unmapped meanwhile, or in memory, or under another name still.
                 Ok(_) | Err(Errno::NOENT | Errno::SRCH) => {}
                 // Following the link takes a capability on the host.
                 Err(_) => {
-                    let in_memory = in_memory.get_or_insert_with(|| devices_in_memory(pid));
+                    let in_memory = in_memory.get_or_insert_with(|| {
+                        let mut devices = devices_in_memory(pid);
+                        devices.retain(|device| !self.devices.iter().any(|own| numbers(*own) == *device));
+                        devices
+                    });
                     self.found.concealed |= !self.has_inode(mapping.inode) && !in_memory.contains(&mapping.device);
                 }
             }
         }
+    }
+
+    fn is_on_a_disk(&self, stat: &Stat, directory: impl AsFd, name: &OsStr) -> bool {
+        self.devices.contains(&stat.st_dev) || is_on_a_disk(directory, name)
     }
 
     /// By inode alone: before Linux 6.8 a mapping of a file in an overlay is one of the layer's file, whose device is
@@ -256,14 +270,18 @@ fn scm_fds(fdinfo: &str) -> u64 {
     value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
 }
 
+/// The major and minor number of a device.
+fn numbers(device: u64) -> (u64, u64) {
+    (rustix::fs::major(device).into(), rustix::fs::minor(device).into())
+}
+
 /// The devices of file systems in memory that `pid` sees, with that of memfd and shared anonymous memory.
 fn devices_in_memory(pid: u32) -> HashSet<(u64, u64)> {
     let text = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
     let mut devices: HashSet<_> = text.lines().filter_map(device_of_memory_mount).collect();
     let memfd = rustix::fs::memfd_create("offleash", rustix::fs::MemfdFlags::CLOEXEC);
     if let Ok(stat) = memfd.and_then(rustix::fs::fstat) {
-        let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
-        devices.insert((major.into(), minor.into()));
+        devices.insert(numbers(stat.st_dev));
     }
     devices
 }

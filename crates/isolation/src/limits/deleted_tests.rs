@@ -10,13 +10,17 @@ const MIB: u64 = 1 << 20;
 /// A process that hides a file of 3 MiB and says so.
 struct FileHider {
     child: Child,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl FileHider {
     /// `how` runs with the nameless file open as `fd`; `None` where there is no Python.
     fn start(how: &str) -> Option<Self> {
-        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+        Self::start_in("/var/tmp", how)
+    }
+
+    fn start_in(place: &str, how: &str) -> Option<Self> {
+        let directory = tempfile::tempdir_in(place).unwrap();
         let script = format!(
             r#"
 import array, ctypes, mmap, os, socket, sys, threading, time
@@ -48,17 +52,19 @@ ready()
         let mut line = String::new();
         let stdout = child.stdout.take().unwrap();
         BufReader::new(stdout).read_line(&mut line).unwrap();
-        let hider = Self {
-            child,
-            _directory: directory,
-        };
+        let hider = Self { child, directory };
         assert_eq!(line, "ready\n");
         Some(hider)
     }
 
     /// As one of the sandbox's processes that is not the first.
     fn search(&self) -> NamelessFiles {
-        search(&[u32::MAX, self.child.id()])
+        search(&[u32::MAX, self.child.id()], vec![self.device()])
+    }
+
+    /// Of the directory of its file, which is in memory where tests write to memory.
+    fn device(&self) -> u64 {
+        rustix::fs::stat(self.directory.path()).unwrap().st_dev
     }
 }
 
@@ -67,6 +73,17 @@ impl Drop for FileHider {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+#[test]
+fn a_file_in_memory_counts_where_a_layer_is() {
+    let Some(hider) = FileHider::start_in("/dev/shm", "") else {
+        return;
+    };
+    let found = hider.search();
+    assert!((3 * MIB..4 * MIB).contains(&found.bytes), "{found:?}");
+    let elsewhere = search(&[u32::MAX, hider.child.id()], Vec::new());
+    assert_eq!(elsewhere, NamelessFiles::default());
 }
 
 fn is_root() -> bool {
@@ -149,7 +166,11 @@ fn a_process_that_does_not_let_an_ordinary_user_look_is_told_to_conceal() {
         assert!(found.bytes >= 3 * MIB && !found.concealed, "{found:?}");
     } else {
         assert!(found.concealed);
-        assert_eq!(search(&[hider.child.id()]), NamelessFiles::default(), "the agent may");
+        assert_eq!(
+            search(&[hider.child.id()], Vec::new()),
+            NamelessFiles::default(),
+            "the agent may"
+        );
     }
 }
 

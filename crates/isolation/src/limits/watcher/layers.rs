@@ -108,7 +108,7 @@ impl LimitWatcher {
             return;
         }
         let began = Instant::now();
-        let found = deleted::search(&self.tree.processes());
+        let found = deleted::search(&self.tree.processes(), self.measured_devices());
         self.nameless_due = now + (began.elapsed() * SLOW_PART).max(Duration::from_millis(100));
         self.nameless_latest = now + NAMELESS_LATEST.max(began.elapsed() * SLOW_PART);
         self.searched_at_bytes = unexplained;
@@ -123,6 +123,14 @@ impl LimitWatcher {
             0
         };
         self.concealed = found.concealed;
+    }
+
+    /// Those that layers and volumes are on.
+    fn measured_devices(&self) -> Vec<u64> {
+        let of_layers = self.layers.iter().map(LayerMeter::device);
+        of_layers
+            .chain(self.growth_of_volumes().map(|(device, _)| device))
+            .collect()
     }
 
     /// By how much the layers' file systems grew since the start beyond what walks found in the layers.
