@@ -10,6 +10,7 @@ use offleash_core::spec::MAX_WARM;
 
 use crate::failure::Failure;
 
+mod approvals;
 mod image;
 mod learn;
 mod limits;
@@ -24,6 +25,7 @@ mod vm;
 mod volume;
 mod words;
 
+pub(crate) use approvals::{ApprovalListArgs, ApprovalsArgs, ApprovalsCommand};
 pub(crate) use image::{
     ImageCommand, ImageInspectArgs, ImageLoadArgs, ImageLsArgs, ImagePruneArgs, ImagePullArgs, ImageRmArgs,
     ImageSaveArgs, ImageTagArgs, PullArg, RegistryArgs,
@@ -144,6 +146,8 @@ pub(crate) enum Command {
     /// Work with the tools that a policy offers to code in sandboxes.
     #[command(subcommand)]
     Tools(ToolsCommand),
+    /// Answer questions about calls of tools in sandboxes.
+    Approvals(ApprovalsArgs),
     /// Work with policy files.
     #[command(subcommand)]
     Policy(PolicyCommand),

@@ -59,7 +59,11 @@ fn create(keys: &KeyStore, arguments: &KeyCreateArgs) -> Result<(), Failure> {
         memory_mib: arguments.max_memory,
         disk_mib: arguments.max_disk,
     };
-    let (key, row) = keys.create(&arguments.name, scopes, quota)?;
+    let (name, grants) = (&arguments.name, &arguments.tool_grant);
+    let (key, row) = match grants.is_empty() {
+        true => keys.create(name, scopes, quota)?,
+        false => keys.create_with_tools(name, scopes, quota, grants)?,
+    };
     terminal::print(format!("{}\n", key.reveal()).as_bytes())?;
     terminal::complain(&format!("key {} was made; it is not shown again", row.id));
     Ok(())
@@ -142,6 +146,9 @@ fn line(row: &KeyRow) -> String {
             let _written = write!(line, "  {name}={quota}");
         }
     }
+    for grant in row.tools.iter().flatten() {
+        let _written = write!(line, "  tool=({grant})");
+    }
     format!("{line}  {}\n", text::one_line(row.name.as_bytes()))
 }
 
@@ -152,6 +159,7 @@ fn described(row: &KeyRow) -> serde_json::Value {
         "prefix": row.prefix,
         "scopes": words(&row.scopes),
         "quota": row.quota,
+        "tools": row.tools,
         "created_ms": row.created_ms,
         "revoked_ms": row.revoked_ms,
     })

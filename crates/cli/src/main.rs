@@ -1,5 +1,6 @@
 //! The command line of offleash: reads arguments, asks supervisors and the daemon, prints. Nothing else in the project prints.
 
+mod approvals;
 mod args;
 mod audit;
 mod bucket;
@@ -133,7 +134,8 @@ fn any() -> ExitCode {
         Command::Port(port) => remote::port(&port, state),
         Command::Doctor(options) => doctor::doctor(&options, state),
         Command::Explain(question) => explain::explain(&question),
-        Command::Tools(command) => tools::tools(&command),
+        Command::Approvals(arguments) => approvals::approvals(&arguments, state),
+        Command::Tools(command) => tools::tools(&command, state),
         Command::Policy(PolicyCommand::Check(check)) => explain::check_policy(&check),
         Command::Policy(PolicyCommand::Keys) => explain::list_policy_keys(),
         Command::Audit(audit) => audit::audit(&audit, state),

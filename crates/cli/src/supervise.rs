@@ -220,8 +220,10 @@ fn serve_tools() -> ExitCode {
         Err(failure) => return failure.print(),
     };
     let adopt = |number| offleash_sys::spawn::adopt_descriptor(number).map_err(io::Error::from);
-    let sockets = adopt(3).and_then(|calls| Ok((calls, adopt(4)?)));
-    let served = sockets.and_then(|(calls, questions)| tools::serve(order, calls, questions));
+    let has_door = order.has_door;
+    let door = || has_door.then(|| adopt(5)).transpose();
+    let sockets = adopt(3).and_then(|calls| Ok((calls, adopt(4)?, door()?)));
+    let served = sockets.and_then(|(calls, questions, door)| tools::serve(order, calls, questions, door));
     let told = served.and_then(|report| terminal::answer_and_leave(&frame(&report)?));
     exit_code(told.is_ok())
 }

@@ -1,21 +1,27 @@
 //! `offleash tools`: what a policy offers to code in sandboxes.
 
 use std::io::Read as _;
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use offleash_core::tool::ToolGrant;
-use offleash_supervisor::tools::{CommandAnswer, MAX_REQUEST, ToolsOrder, call_once};
+use offleash_store::{AuditEvent, AuditLog};
+use offleash_supervisor::lifecycle::open_state;
+use offleash_supervisor::tools::{CommandAnswer, MAX_REQUEST, ToolBench, ToolsOrder, call_once};
 use serde_json::{Value, json};
 
 use crate::args::{ToolCallArgs, ToolSourceArgs, ToolsCommand};
 use crate::failure::Failure;
+use crate::serve::end_signal;
 use crate::specify::{read_policy, tool_grants};
 use crate::terminal;
 
-pub(crate) fn tools(command: &ToolsCommand) -> Result<ExitCode, Failure> {
+pub(crate) fn tools(command: &ToolsCommand, state: Option<&Path>) -> Result<ExitCode, Failure> {
     match command {
         ToolsCommand::Ls(source) => list(source),
         ToolsCommand::Call(arguments) => call(arguments),
+        ToolsCommand::Serve(source) => serve(source, state),
     }
 }
 
@@ -25,6 +31,8 @@ fn order(source: &ToolSourceArgs) -> Result<ToolsOrder, Failure> {
         grants: tool_grants(&source.tool_grant)?.or(policy.tool_grants),
         tools: policy.tools,
         ask_timeout: offleash_core::approval::ASK_TIMEOUT,
+        ledger: None,
+        has_door: false,
     })
 }
 
@@ -64,6 +72,43 @@ fn list(source: &ToolSourceArgs) -> Result<ExitCode, Failure> {
         }
     }
     terminal::print(lines.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What became of the calls goes into the audit log when the conversation ends.
+fn serve(source: &ToolSourceArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let order = order(source)?;
+    let ask_timeout = order.ask_timeout;
+    let desk = order
+        .desk()
+        .map_err(|error| Failure::new(format!("tools cannot be offered: {error}")))?;
+    let bench = Arc::new(ToolBench::new(desk));
+    let log = open_state(state)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(format!("cannot start an event loop: {error}")))?;
+    let spoken = runtime.block_on(async {
+        let end = end_signal()?;
+        let (input, output) = terminal::conversation();
+        let spoken = tokio::select! {
+            spoken = offleash_api::mcp::speak_tools(Arc::clone(&bench), ask_timeout, input, output) => spoken,
+            _ = end => Ok(()),
+        };
+        spoken.map_err(|error| {
+            Failure::from_error(&error)
+                .with_hint("`offleash tools serve` is started by an agent host, which speaks first")
+        })
+    });
+    // Nobody waits for what may still be read.
+    runtime.shutdown_background();
+    let noted = AuditLog::new(&log).append(&AuditEvent {
+        event: "tools_served".to_owned(),
+        run: None,
+        data: json!({ "tools": bench.uses() }),
+    });
+    spoken?;
+    noted.map_err(|error| Failure::from_error(&error))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -47,6 +47,8 @@ mod server;
 mod sleeps;
 #[path = "api/templates.rs"]
 mod templates;
+#[path = "api/tools.rs"]
+mod tools;
 #[path = "api/verbs.rs"]
 mod verbs;
 #[path = "api/words.rs"]

@@ -56,6 +56,7 @@ fn help_says_what_there_is() {
       explain      Say what would be decided about a path, variable, limit, system call or connection,
                    and by which rule
       tools        Work with the tools that a policy offers to code in sandboxes
+      approvals    Answer questions about calls of tools in sandboxes
       policy       Work with policy files
       audit        Check or show the audit log
       completions  Print completions for a shell

@@ -56,7 +56,7 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 80] = [
+const COMMANDS: [&[&str]; 85] = [
     &[],
     &["run"],
     &["diff"],
@@ -99,6 +99,11 @@ const COMMANDS: [&[&str]; 80] = [
     &["tools"],
     &["tools", "ls"],
     &["tools", "call"],
+    &["tools", "serve"],
+    &["approvals"],
+    &["approvals", "ls"],
+    &["approvals", "approve"],
+    &["approvals", "deny"],
     &["policy"],
     &["policy", "check"],
     &["policy", "keys"],

@@ -52,3 +52,5 @@ mod loads;
 mod packages;
 #[path = "e2b/server.rs"]
 mod server;
+#[path = "e2b/tools.rs"]
+mod tools;

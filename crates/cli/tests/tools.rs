@@ -285,14 +285,9 @@ fn a_tool_that_fails_floods_or_never_ends_is_bounded_and_ends() {
 /// Only a person at a terminal lets such a call through, and what they see is what is made.
 #[test]
 fn a_person_is_asked_about_calls() {
-    let site = site("");
-    let policy = site.root().join("policy.toml");
-    let text = std::fs::read_to_string(&policy)
-        .unwrap()
-        .replace("calls = 3", "calls = 3\nask = true");
-    std::fs::write(&policy, text).unwrap();
+    let (site, policy) = asking_site();
     let script = "pay 1 EUR; echo $?; pay 2 EUR; echo $?; pay 2 EUR; echo $?; pay 3 EUR; echo $?; pay 4 EUR; echo $?; pay 5 EUR; echo $?";
-    let asked = site.offleash(["run", "--json", "--policy", policy.to_str().unwrap(), "-c", script]);
+    let asked = site.offleash(["run", "--json", "--policy", &policy, "-c", script]);
     #[expect(
         clippy::disallowed_methods,
         reason = "the program that makes a session is the system's"
@@ -399,6 +394,135 @@ fn the_owner_lists_and_calls_tools_too() {
         .output()
         .unwrap();
     assert_eq!(refused.status.code(), Some(126));
+}
+
+/// An agent host that can ask its user.
+struct Host {
+    child: std::process::Child,
+    input: std::process::ChildStdin,
+    lines: std::io::Lines<std::io::BufReader<std::process::ChildStdout>>,
+}
+
+impl Host {
+    /// One that begins a conversation with what it starts, if it `can_ask` with the ability to.
+    fn begin(site: &Site, words: &[&str], can_ask: bool) -> Self {
+        let mut child = site
+            .offleash(words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = std::io::BufReader::new(child.stdout.take().unwrap());
+        let mut host = Self {
+            input: child.stdin.take().unwrap(),
+            lines: std::io::BufRead::lines(lines),
+            child,
+        };
+        let capabilities = if can_ask { json!({"elicitation": {}}) } else { json!({}) };
+        let about = json!({"protocolVersion": "2025-06-18", "capabilities": capabilities, "clientInfo": {"name": "t", "version": "1"}});
+        host.ask(1, "initialize", &about);
+        host.hear();
+        host.say(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        host
+    }
+
+    fn say(&mut self, message: &Value) {
+        writeln!(self.input, "{message}").unwrap();
+    }
+
+    fn ask(&mut self, id: u64, method: &str, parameters: &Value) {
+        self.say(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": parameters}));
+    }
+
+    fn call(&mut self, id: u64, tool: &str, arguments: &Value) {
+        self.ask(id, "tools/call", &json!({"name": tool, "arguments": arguments}));
+    }
+
+    fn hear(&mut self) -> Value {
+        serde_json::from_str(&self.lines.next().unwrap().unwrap()).unwrap()
+    }
+
+    /// Has the user say so to a question about a call with that amount.
+    fn answer(&mut self, amount: u64, action: &str) {
+        let asked = self.hear();
+        assert_eq!(asked["method"], "elicitation/create", "{asked}");
+        let message = asked["params"]["message"].as_str().unwrap();
+        let call = format!("tool pay with {{\"amount\":{amount},\"currency\":\"EUR\"}}?");
+        assert!(message.contains(&call), "{message}");
+        self.say(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": action}}));
+    }
+
+    fn end(self) {
+        drop(self.input);
+        assert!(finish(self.child).status.success());
+    }
+}
+
+/// A site whose owner wants to be asked about calls of `pay`; and its policy.
+fn asking_site() -> (Site, String) {
+    let site = site("");
+    let policy = site.root().join("policy.toml");
+    let text = std::fs::read_to_string(&policy)
+        .unwrap()
+        .replace("calls = 3", "calls = 3\nask = true");
+    std::fs::write(&policy, text).unwrap();
+    (site, policy.to_str().unwrap().to_owned())
+}
+
+/// Judged as a call from inside is, and noted when the conversation ends; the host asks the person.
+#[test]
+fn an_agent_host_calls_them_outside_of_any_sandbox() {
+    let (site, policy) = asking_site();
+    let mut host = Host::begin(&site, &["tools", "serve", "--policy", &policy], true);
+    host.ask(2, "tools/list", &json!({}));
+    let listed = host.hear();
+    let tool = &listed["result"]["tools"][0];
+    assert_eq!(tool["name"], "pay", "{listed}");
+    assert_eq!(tool["inputSchema"]["required"], json!(["amount", "currency"]));
+    host.call(3, "pay", &json!({"amount": 5000, "currency": "EUR"}));
+    let refused = host.hear();
+    assert_eq!(refused["result"]["isError"], true, "{refused}");
+    for (id, action) in [(4, "decline"), (5, "accept")] {
+        host.call(id, "pay", &json!({"amount": id, "currency": "EUR"}));
+        host.answer(id, action);
+        let answered = host.hear();
+        assert_eq!(answered["result"]["isError"] == true, action == "decline", "{answered}");
+    }
+    host.end();
+    let mut host = Host::begin(&site, &["tools", "serve", "--policy", &policy], false);
+    host.call(2, "pay", &json!({"amount": 1, "currency": "EUR"}));
+    let refused = host.hear().to_string();
+    assert!(refused.contains("this agent host cannot ask one"), "{refused}");
+    host.end();
+    assert_eq!(noted(&site), "{\"amount\":5,\"currency\":\"EUR\"}\n");
+    let audit = site.succeed(["audit", "show"]);
+    assert!(audit.contains("tools_served"), "{audit}");
+}
+
+#[test]
+fn an_agent_host_asks_about_calls_from_its_sandboxes_or_the_command_line_is_asked() {
+    let (site, policy) = asking_site();
+    let words = ["mcp", "--no-workspace", "--policy", &policy];
+    let mut host = Host::begin(&site, &words, true);
+    host.call(2, "run_command", &json!({"command": "pay 7 EUR; echo $?"}));
+    host.answer(7, "accept");
+    let said = host.hear().to_string();
+    assert!(said.contains("paid") && !said.contains("refused"), "{said}");
+    host.end();
+    let mut host = Host::begin(&site, &words, false);
+    host.call(2, "run_command", &json!({"command": "pay 8 EUR; echo $?"}));
+    let approval = eventually("a question", || {
+        let output = site.offleash(["approvals", "ls", "--json"]).output().unwrap();
+        let first = stdout(&output).lines().next()?.to_owned();
+        serde_json::from_str::<Value>(&first).ok()
+    });
+    assert_eq!(approval["parameters"], json!({"amount": 8, "currency": "EUR"}));
+    site.succeed(["approvals", "deny", approval["id"].as_str().unwrap()]);
+    let said = host.hear().to_string();
+    assert!(said.contains("the answer was to deny it"), "{said}");
+    host.end();
+    assert_eq!(noted(&site).lines().count(), 1);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Who asks the daemon for something, and what he may.
 
+use offleash_core::tool::ToolGrant;
+
 use crate::error::DaemonError;
 use crate::registry::{Quota, Scope, Scopes};
 
@@ -12,6 +14,8 @@ pub struct Caller {
     pub scopes: Scopes,
     /// How much it may have.
     pub quota: Quota,
+    /// What it was granted of the owner's tools, if anything was said.
+    pub tools: Option<Vec<ToolGrant>>,
 }
 
 /// The owner of the daemon, who needs no key.
@@ -24,6 +28,7 @@ impl Caller {
             key_id: LOCAL_KEY.to_owned(),
             scopes: Scopes(vec![Scope::Admin]),
             quota: Quota::default(),
+            tools: None,
         }
     }
 

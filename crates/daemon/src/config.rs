@@ -14,6 +14,7 @@ use offleash_supervisor::templates::BuildWatcher;
 
 use crate::lifecycle::LifecycleConfig;
 use crate::origin::BASE_TEMPLATE;
+use crate::sandbox_tools::ToolsConfig;
 use crate::view::SandboxLimits;
 
 /// What the owner of a daemon can set; [`DaemonConfig::default`] is what happens if nothing is.
@@ -33,6 +34,8 @@ pub struct DaemonConfig {
     pub default_limits: SandboxLimits,
     /// The most that anybody may ask for.
     pub max_limits: SandboxLimits,
+    /// The tools that sandboxes may have.
+    pub tools: ToolsConfig,
     /// The level of sandboxes; the strongest that the machine offers if `None`.
     pub level: Option<Level>,
     /// The OCI runtime of level `container`, by its name or its path; the first that is in `PATH` if `None`.
@@ -291,6 +294,7 @@ impl Default for DaemonConfig {
                 disk_mib: 100 * 1024,
                 pids: 32 * 1024,
             },
+            tools: ToolsConfig::default(),
             level: None,
             runtime: None,
             hypervisor: None,

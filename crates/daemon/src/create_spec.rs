@@ -17,6 +17,7 @@ use crate::origin::{HeldOrigin, TemplateOrigin};
 use crate::random;
 use crate::registry::{EventKind, SandboxRow};
 use crate::request::{CreateRequest, NAME_LABEL, OnTimeout};
+use crate::sandbox_tools::{SandboxTools, ToolsConfig};
 use crate::sandboxes::SandboxClaim;
 use crate::specification::{self, Specification};
 
@@ -111,6 +112,17 @@ impl CreateSpec {
         Ok(())
     }
 
+    /// Settles which tools it has, once it is known of what it is.
+    ///
+    /// # Errors
+    /// `Invalid`, `ToolsNotGranted`.
+    pub(crate) fn settle_tools(&mut self, config: &ToolsConfig) -> Result<(), DaemonError> {
+        let (request, template) = (&self.request, self.origin().template);
+        self.specification.tools =
+            SandboxTools::of(&request.tools, &request.metadata, &self.caller, &template, config)?;
+        Ok(())
+    }
+
     /// Whether it asks for nothing that members of the warm pool have not.
     pub(crate) fn is_usual(&self, config: &DaemonConfig) -> bool {
         self.specification.limits == config.default_limits
@@ -122,6 +134,7 @@ impl CreateSpec {
                 .asked_level
                 .is_none_or(|asked| asked == config.level.unwrap_or(Level::Process))
             && self.specification.volumes.is_empty()
+            && self.specification.tools.is_empty()
             && !(self.is_late() && self.has_context(config))
     }
 
@@ -141,6 +154,7 @@ impl CreateSpec {
     pub(crate) fn wants_copy(&self, config: &DaemonConfig) -> bool {
         self.specification.fork_of.is_none()
             && self.specification.snapshot.is_none()
+            && self.specification.tools.is_empty()
             && !self.is_late()
             && self.has_context(config)
     }

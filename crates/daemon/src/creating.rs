@@ -83,6 +83,7 @@ impl SandboxCreator {
         };
         spec.specification.build = spec.origin().build;
         spec.take_limits_of_template(&self.config)?;
+        spec.settle_tools(&self.config.tools)?;
         if let Some(snapshot) = snapshot {
             snapshot.check(&spec.specification)?;
             spec.specification.snapshot = Some(snapshot.id);

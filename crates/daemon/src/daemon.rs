@@ -8,8 +8,11 @@ mod sandboxes;
 mod secrets;
 mod snapshots;
 mod templates;
+mod tools;
 mod traffic;
 mod volumes;
+
+pub use self::tools::{ApprovalView, ClientCall, ClientCalls};
 
 use std::sync::Arc;
 

@@ -303,6 +303,26 @@ pub enum DaemonError {
         /// What the owner of the server would have to set.
         setting: &'static str,
     },
+    /// A tool is asked for, or more of it than there is for the caller.
+    #[error("tools: `{}` is not shown to be within what is granted", .grant.escape_debug())]
+    ToolsNotGranted {
+        /// What was asked for.
+        grant: String,
+    },
+    /// There is no such question, or it was decided.
+    #[error("approval `{}` is not open", .id.escape_debug())]
+    UnknownApproval {
+        /// What was asked for.
+        id: String,
+    },
+    /// There is no such call, or nobody waits for its answer any more.
+    #[error("sandbox `{id}` waits for no answer to call {call}")]
+    UnknownCall {
+        /// The sandbox.
+        id: String,
+        /// Which call.
+        call: u64,
+    },
     /// The daemon is ending.
     #[error("the daemon is ending; try again in a moment")]
     Draining,
@@ -416,6 +436,8 @@ impl Explained for DaemonError {
             | Self::UnknownSnapshot { .. }
             | Self::UnknownCheckpoint { .. }
             | Self::MissingOrigin { .. }
+            | Self::UnknownApproval { .. }
+            | Self::UnknownCall { .. }
             | Self::UnknownSecret { .. } => ErrorKind::NotFound,
             Self::Conflict { .. }
             | Self::SnapshotUnusable { .. }
@@ -445,9 +467,11 @@ impl Explained for DaemonError {
             Self::Volume(source) => source.kind(),
             Self::Invalid { .. } => ErrorKind::Invalid,
             Self::Unsupported { .. } => ErrorKind::Unsupported,
-            Self::Unauthorized | Self::Forbidden { .. } | Self::NotAllowed { .. } | Self::ImageNotAllowed { .. } => {
-                ErrorKind::Denied
-            }
+            Self::Unauthorized
+            | Self::Forbidden { .. }
+            | Self::NotAllowed { .. }
+            | Self::ToolsNotGranted { .. }
+            | Self::ImageNotAllowed { .. } => ErrorKind::Denied,
             Self::Supervisor { .. } | Self::Host { .. } => ErrorKind::Internal,
             Self::Store(source) => source.kind(),
             Self::State(source) => source.kind(),
@@ -481,6 +505,12 @@ impl Explained for DaemonError {
             Self::ImageNotAllowed { .. } => Some(
                 "`images.allow` in the server's configuration, or that of the key in `images.keys`, allows it".into(),
             ),
+            Self::ToolsNotGranted { .. } => Some(
+                "the owner of the server declares tools in the file that `tools.policy` names, and grants them to keys with \
+                 `offleash key create --tool-grant`"
+                    .into(),
+            ),
+            Self::UnknownApproval { .. } => Some("`offleash approvals ls` lists those that are".into()),
             Self::UnknownSnapshot { .. } => Some("`offleash snapshot ls` lists the snapshots".into()),
             Self::UnknownCheckpoint { id, .. } => Some(format!("`offleash checkpoints {id}` lists its checkpoints")),
             Self::UnknownTemplate { .. } => Some("`offleash template ls` lists the templates".into()),

@@ -39,6 +39,7 @@ use crate::random;
 use crate::registry::Change;
 use crate::request::{CreateRequest, LimitsRequest, NAME_LABEL, NetworkSettings, OnTimeout};
 use crate::sandbox_sources::SandboxSources;
+use crate::sandbox_tools::ToolsRequest;
 use crate::sandboxes::{Reservation, SandboxClaim, SandboxEntry};
 use crate::specification::{self, Specification};
 use crate::view::SandboxView;
@@ -209,6 +210,9 @@ impl SandboxForker {
             ));
         }
         check_ptrace(&specification, caller, &self.config)?;
+        specification
+            .tools
+            .check_fork(caller, caller.is(row.key_id.as_deref()))?;
         let (limits, on_timeout) = (specification.limits, OnTimeout::of(&row));
         // Whoever forks the sandbox of another does not speak with that one's voice.
         let network = NetworkSettings {
@@ -238,6 +242,7 @@ impl SandboxForker {
                     disk_mib: Some(limits.disk_mib),
                     pids: Some(limits.pids),
                 },
+                tools: ToolsRequest::default(),
                 idempotency_key: None,
             },
             specification: Specification {

@@ -3,6 +3,7 @@
 //! Deliberately not here: which sandboxes there are, and what the registry says of them.
 
 use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use offleash_store::{
 use offleash_supervisor::service::client::SupervisorClient;
 use offleash_supervisor::service::log::Noted;
 use offleash_supervisor::service::message::ProcessInfo;
+use offleash_supervisor::tools::ToolsClient;
 
 use crate::error::DaemonError;
 use crate::history::{SupervisorRemains, lines_of_supervisor};
@@ -26,6 +28,8 @@ use crate::random;
 use crate::remains;
 use crate::supervisor_pool::WaitingSupervisor;
 
+/// Where calls of tools are counted, in the state directory.
+const TOOL_LEDGERS: &str = "tool-calls";
 /// How often, and for how long at most, a lock is asked for that the daemon before may be about to drop.
 const LOCK_TRIES: u32 = 20;
 const BETWEEN_LOCK_TRIES: Duration = Duration::from_millis(50);
@@ -228,6 +232,44 @@ impl SandboxHost {
             remains::remove(&state, &directories, program.as_deref(), &id)
         });
         removed.await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+
+    /// The file in which a sandbox's calls of tools are counted, as long as it is on record.
+    pub(crate) fn tool_ledger(&self, id: &RunId) -> PathBuf {
+        self.state.path().join(TOOL_LEDGERS).join(id.as_str())
+    }
+
+    /// Makes that file; that of a fork is the one of its source, under another name: what one has had, the others have had.
+    ///
+    /// # Errors
+    /// `Short`, `Host`.
+    pub(crate) fn make_tool_ledger(&self, id: &RunId, source: Option<&str>) -> Result<(), DaemonError> {
+        let path = self.tool_ledger(id);
+        let make = || {
+            let mut builder = std::fs::DirBuilder::new();
+            builder.recursive(true).mode(0o700);
+            builder.create(self.state.path().join(TOOL_LEDGERS))?;
+            match source.and_then(|source| source.parse::<RunId>().ok()) {
+                Some(source) => std::fs::hard_link(self.tool_ledger(&source), &path),
+                None => {
+                    let mut options = std::fs::OpenOptions::new();
+                    options.write(true).create_new(true).mode(0o600);
+                    options.open(&path).map(drop)
+                }
+            }
+        };
+        make().map_err(DaemonError::host("count calls of tools"))
+    }
+
+    /// Removes it.
+    pub(crate) fn remove_tool_ledger(&self, id: &RunId) {
+        // Most have none; one that stays is found by nobody, and counts for nobody.
+        let _removed = std::fs::remove_file(self.tool_ledger(id));
+    }
+
+    /// The door of a sandbox's tools, whether or not it has any.
+    pub(crate) fn tools(&self, id: &RunId) -> ToolsClient {
+        ToolsClient::in_directory(&self.directories.path_of(id))
     }
 
     /// The ids of all directories of sandboxes.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use offleash_core::tool::{MAX_GRANTS, ToolGrant};
 use offleash_store::{HostIdentity, StateDirectory};
 use offleash_supervisor::clock::now_ms;
 
@@ -10,6 +11,7 @@ use crate::error::DaemonError;
 use crate::random::key_id;
 use crate::registry::{ApiKey, Change, KeyRow, Quota, Registry, Scopes};
 use crate::registry_handle::RegistryHandle;
+use crate::sandbox_tools::parsed;
 
 /// The keys of a state directory. A daemon that runs meanwhile knows of every change at once.
 #[derive(Debug)]
@@ -50,7 +52,25 @@ impl KeyStore {
     /// # Errors
     /// `Invalid` for a name that cannot be shown on a line, `Store`.
     pub fn create(&self, name: &str, scopes: Scopes, quota: Quota) -> Result<(ApiKey, KeyRow), DaemonError> {
-        create(&self.registry, name, scopes, quota)
+        create(&self.registry, name, scopes, quota, None)
+    }
+
+    /// As [`Self::create`], with what the key is granted of the owner's tools, a grant each.
+    ///
+    /// # Errors
+    /// As [`Self::create`], and `Invalid` for text that is no grant.
+    pub fn create_with_tools(
+        &self,
+        name: &str,
+        scopes: Scopes,
+        quota: Quota,
+        tools: &[String],
+    ) -> Result<(ApiKey, KeyRow), DaemonError> {
+        if tools.len() > MAX_GRANTS {
+            let why = format!("{MAX_GRANTS} grants are the most that a key may have");
+            return Err(DaemonError::invalid("tools", why));
+        }
+        create(&self.registry, name, scopes, quota, Some(parsed(tools)?))
     }
 
     /// All keys, revoked ones too, the oldest first.
@@ -141,7 +161,13 @@ fn only(mut found: Vec<KeyRow>, which: &str) -> Result<KeyRow, DaemonError> {
     }
 }
 
-fn create(registry: &Registry, name: &str, scopes: Scopes, quota: Quota) -> Result<(ApiKey, KeyRow), DaemonError> {
+fn create(
+    registry: &Registry,
+    name: &str,
+    scopes: Scopes,
+    quota: Quota,
+    tools: Option<Vec<ToolGrant>>,
+) -> Result<(ApiKey, KeyRow), DaemonError> {
     if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
         let why = format!("expected 1 to {MAX_NAME} bytes without control characters");
         return Err(DaemonError::invalid("name", why));
@@ -167,6 +193,7 @@ fn create(registry: &Registry, name: &str, scopes: Scopes, quota: Quota) -> Resu
         hash: key.hash(),
         scopes,
         quota,
+        tools,
         created_ms: now_ms(),
         revoked_ms: None,
     };
@@ -187,5 +214,6 @@ pub(crate) fn authenticate(registry: &RegistryHandle, key: &str) -> Result<Calle
         key_id: found.id,
         scopes: found.scopes,
         quota: found.quota,
+        tools: found.tools,
     })
 }

@@ -337,6 +337,7 @@ mod tests {
             volumes: Vec::new(),
             snapshot: None,
             longest_hold_ms: None,
+            tools: None,
         }
     }
 }

@@ -29,7 +29,10 @@ impl LeftoverRemover {
     /// Removes the directory of a sandbox and what its supervisor may have left elsewhere. Answers whether all of it is gone.
     pub(crate) async fn remove(&self, id: &RunId) -> bool {
         match self.host.remove(id).await {
-            Ok(()) => true,
+            Ok(()) => {
+                self.host.remove_tool_ledger(id);
+                true
+            }
             Err(why) => {
                 let line = format!("it cannot be removed: {why}");
                 self.registry.log(id.as_str(), LogLevel::Error, line);

@@ -53,6 +53,7 @@ mod remains;
 mod request;
 mod sampling;
 mod sandbox_sources;
+mod sandbox_tools;
 mod sandboxes;
 mod secret_use;
 mod secrets;
@@ -79,7 +80,7 @@ pub use self::config::{
     TemplatePool, TemplatesConfig, VolumesConfig, ZygotesConfig,
 };
 pub use self::contexts::{SandboxContexts, SandboxProcesses, SandboxStream, is_driver_tag};
-pub use self::daemon::Daemon;
+pub use self::daemon::{ApprovalView, ClientCall, ClientCalls, Daemon};
 pub use self::error::DaemonError;
 pub use self::forking::{ForkRequest, ForkResults, MAX_FORKS};
 pub use self::keys::KeyStore;
@@ -95,6 +96,7 @@ pub use self::registry::{ApiKey, EventKind, KeyRow, Quota, Scope, Scopes};
 pub use self::request::{
     ALLOW_PTRACE_LABEL, CreateRequest, EgressProxy, LEVEL_LABEL, LimitsRequest, NAME_LABEL, NetworkSettings, OnTimeout,
 };
+pub use self::sandbox_tools::{AnsweredTool, TOOLS_LABEL, ToolsConfig, ToolsRequest};
 pub use self::secrets::SecretView;
 pub use self::snapshots::{ImportRequest, SnapshotFilter, SnapshotPage, SnapshotRequest, SnapshotView};
 pub use self::template_builds::{

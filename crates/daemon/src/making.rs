@@ -252,9 +252,16 @@ impl SandboxMaker {
                 .apply(vec![Change::AddSandbox(Box::new(row))])
                 .await?;
         }
+        let specification = entry.specification();
+        if !specification.tools.is_empty() {
+            let source = specification.fork_of.as_deref();
+            self.core.host.make_tool_ledger(entry.id(), source)?;
+        }
         let order = SupervisorOrder {
-            descent: match entry.specification().asked_level {
+            descent: match specification.asked_level {
                 Some(Level::Container | Level::Microvm) => ZygoteRole::Alone,
+                // What is copied does not know them.
+                _ if !specification.tools.is_empty() => ZygoteRole::Alone,
                 _ => self.zygotes.descent(&entry.origin()),
             },
             wants_copy,
@@ -370,6 +377,7 @@ impl SandboxMaker {
             snapshot: specification.snapshot.as_deref().and_then(|id| id.parse().ok()),
             volumes: specification.volumes.iter().map(SandboxVolume::mount).collect(),
             longest_hold_ms: None,
+            tools: specification.tools.order(&config.tools, &host.tool_ledger(entry.id())),
         })
     }
 

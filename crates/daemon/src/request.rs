@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::lifecycle::LifecycleRequest;
 use crate::origin::BASE_TEMPLATE;
 use crate::registry::SandboxRow;
+use crate::sandbox_tools::ToolsRequest;
 use crate::volume_mounts::VolumeMountRequest;
 
 /// A sandbox that is asked for; [`CreateRequest::default`] asks for what E2B gives who says nothing.
@@ -40,6 +41,8 @@ pub struct CreateRequest {
     pub volumes: Vec<VolumeMountRequest>,
     /// What it may use, as far as the caller says.
     pub limits: LimitsRequest,
+    /// The tools that it has.
+    pub tools: ToolsRequest,
     /// A repeated request with the same one, from the same key, answers with the sandbox that is there.
     pub idempotency_key: Option<String>,
 }
@@ -144,6 +147,7 @@ impl Default for CreateRequest {
             network: NetworkSettings::default(),
             volumes: Vec::new(),
             limits: LimitsRequest::default(),
+            tools: ToolsRequest::default(),
             idempotency_key: None,
         }
     }

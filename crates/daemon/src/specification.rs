@@ -16,6 +16,7 @@ use crate::lifecycle::Lifecycle;
 use crate::network;
 use crate::registry::{SandboxRow, SandboxState};
 use crate::request::{ALLOW_PTRACE_LABEL, CreateRequest, LEVEL_LABEL, LimitsRequest, NetworkSettings};
+use crate::sandbox_tools::SandboxTools;
 use crate::view::SandboxLimits;
 use crate::volume_mounts::SandboxVolume;
 
@@ -42,6 +43,9 @@ pub(crate) struct Specification {
     /// When it sleeps, and when checkpoints of it are made by themselves.
     #[serde(default)]
     pub(crate) lifecycle: Lifecycle,
+    /// The tools that it has.
+    #[serde(default)]
+    pub(crate) tools: SandboxTools,
     /// Which build of its template it is of, or the digest of the manifest of its image.
     pub(crate) build: Option<String>,
     /// Where commands start in a sandbox of an image that are not told where; the home of the usual user if absent.
@@ -107,6 +111,7 @@ impl Specification {
             asleep: false,
             saved: Vec::new(),
             lifecycle: Lifecycle::default(),
+            tools: SandboxTools::default(),
             build: None,
             cwd: None,
             zygote: None,

@@ -19,6 +19,15 @@ const INODES: u64 = 256;
 const PROGRAM: &str = "/run/offleash/tools/call";
 /// Where the modules are.
 const MODULES: &str = "/run/offleash/tools/lib";
+/// What login shells read, whose `/etc/profile` sets a `PATH` of its own.
+const PROFILE: &str = "/etc/profile.d/offleash-tools.sh";
+/// Has them look for commands of tools first.
+const SEARCH: &str = "# Commands of the tools of this sandbox.
+case \":$PATH:\" in
+*:/run/offleash/tools/bin:*) ;;
+*) export PATH=\"/run/offleash/tools/bin:$PATH\" ;;
+esac
+";
 /// A module of Python: each tool is a function of it.
 const PYTHON: &str = include_str!("../inside/offleash_tools.py");
 /// A module of Node.js: each tool is an asynchronous function of it.
@@ -44,10 +53,11 @@ pub(super) fn entries(tools: &[DeclaredTool]) -> Vec<PlanEntry> {
     if tools.is_empty() {
         return Vec::new();
     }
-    let module = |name: &str, text: &str| {
+    let file = |path: PathBuf, text: &str| {
         let contents = text.as_bytes().to_vec();
-        system(Path::new(MODULES).join(name), PlanNode::File { contents })
+        system(path, PlanNode::File { contents })
     };
+    let module = |name: &str, text: &str| file(Path::new(MODULES).join(name), text);
     let command = |tool: &DeclaredTool| {
         let to = PathBuf::from(PROGRAM);
         system(Path::new(COMMANDS).join(tool.name.as_str()), PlanNode::Symlink { to })
@@ -62,6 +72,7 @@ pub(super) fn entries(tools: &[DeclaredTool]) -> Vec<PlanEntry> {
         system(PROGRAM, PlanNode::Guest),
         module("offleash_tools.py", PYTHON),
         module("offleash_tools.js", JAVASCRIPT),
+        file(PROFILE.into(), SEARCH),
     ];
     shared.into_iter().chain(tools.iter().map(command)).collect()
 }

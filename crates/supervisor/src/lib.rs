@@ -22,6 +22,7 @@ mod sandbox_loop;
 pub mod service;
 pub mod templates;
 pub mod tools;
+mod trusted_socket;
 pub mod volumes;
 
 /// The process of a gateway: what this program is under the name [`gateway_process::PROCESS_NAME`].

@@ -51,6 +51,7 @@ pub(crate) use self::secrets::read_file;
 use crate::capture::Capture;
 use crate::run_client::{ExecIo, RunClient, RunOutcome};
 use crate::sandbox_loop::Ending;
+use crate::tools::ToolsPlace;
 use crate::tools::ToolsProcess;
 use offleash_planner::{ExecBasis, PlanError, PlanningHost};
 
@@ -117,6 +118,7 @@ pub fn run(request: &RunRequest, io: &mut dyn ExecIo) -> Result<RunReport, Lifec
         recorded: &request.command,
         purpose: request.purpose,
         wants_copy: false,
+        tools: ToolsPlace::default(),
     })?;
     let planned = match making.plan() {
         Err(LifecycleError::Plan(PlanError::CommandDenied { rule, .. })) => {

@@ -114,6 +114,11 @@ pub(crate) trait SandboxClient {
     /// No question needs an answer any more.
     fn withdraw(&mut self) {}
 
+    /// This became of a call of a tool.
+    fn tool_noted(&mut self, line: String) {
+        let _is_counted_in_the_record = line;
+    }
+
     /// The gateway was lost, as `line` says; the sandbox goes on without a network. Nothing more is heard of it.
     fn network_lost(&mut self, line: String) {
         let _is_in_the_record = line;
@@ -417,6 +422,7 @@ impl<'a> SandboxLoop<'a> {
             match notice {
                 AskNotice::Asked(question) => self.line_up(Asker::Tools, question),
                 AskNotice::Withdrawn(id) => self.withdraw(client, Asker::Tools, Some(id)),
+                AskNotice::Noted(line) => client.tool_noted(line),
             }
         }
         if self.held.tools.as_ref().is_some_and(|tools| tools.interest().is_none()) {

@@ -5,21 +5,24 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use offleash_core::approval::{ApprovalAnswer, ApprovalQuestion};
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::record::ToolUse;
+use offleash_core::text::Text;
 use offleash_core::tool::{DeclaredTool, ToolGrant};
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::limits::SUPERVISE_COMMAND;
 use offleash_isolation::sandbox::Sandbox;
 use offleash_protocol::Dialogue;
-pub use offleash_protocol::tools::{CommandAnswer, MAX_REQUEST};
+pub use offleash_protocol::tools::{CommandAnswer, MAX_ANSWER, MAX_REQUEST};
 use offleash_sys::spawn::{OrphanFate, SessionChoice, SpawnCommand, spawn};
 pub(crate) use offleash_tools::AskNotice;
-use offleash_tools::ToolAsker;
-pub use offleash_tools::{DeskStep, ToolDesk, ToolSetupError};
+pub use offleash_tools::{CallFailure, DeskStep, OfferedTool, ToolBench, ToolDesk, ToolSetupError};
+use offleash_tools::{ToolAsker, ToolClients};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
 use serde::{Deserialize, Serialize};
@@ -29,6 +32,12 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::frames::{FrameDecoder, frame, only, order_file};
+
+mod client;
+mod door;
+
+pub use client::{ToolCalls, ToolsClient};
+pub use door::{CallOutcome, DoorReply, OpenApproval};
 
 /// The role of a process that takes calls of tools.
 pub const TOOLS_ROLE: &str = "serve-tools";
@@ -45,6 +54,21 @@ pub struct ToolsOrder {
     pub grants: Option<Vec<ToolGrant>>,
     /// When a question about a call counts as denied.
     pub ask_timeout: Duration,
+    /// The file in which calls are counted, which is there; they are counted for this process alone when absent.
+    pub ledger: Option<Text>,
+    /// Whether questions are put, and calls answered, at a door that is descriptor 5.
+    pub has_door: bool,
+}
+
+/// Where tools are served for others than whoever started the sandbox.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ToolsPlace<'a> {
+    /// The sandbox's own directory, where the door is.
+    pub(crate) directory: Option<&'a Path>,
+    /// The file in which calls are counted.
+    pub(crate) ledger: Option<&'a Path>,
+    /// The variables of what is called; those of this process when absent.
+    pub(crate) env: Option<&'a [(Text, Text)]>,
 }
 
 impl Dialogue for ToolsOrder {
@@ -67,6 +91,7 @@ impl Dialogue for ToolsReport {
 enum ToolsNotice {
     Asked(ApprovalQuestion),
     Withdrawn(u64),
+    Noted(String),
 }
 
 impl Dialogue for ToolsNotice {
@@ -143,39 +168,64 @@ impl ToolsOrder {
 }
 
 /// Has calls of a sandbox taken; nothing is started for one without tools.
-pub(crate) fn start(order: ToolsOrder, sandbox: &mut dyn Sandbox) -> Result<Option<ToolsProcess>, ToolsError> {
+pub(crate) fn start(
+    order: ToolsOrder,
+    sandbox: &mut dyn Sandbox,
+    place: &ToolsPlace<'_>,
+) -> Result<Option<ToolsProcess>, ToolsError> {
     if order.tools.is_empty() && order.grants.is_none() {
         return Ok(None);
     }
     // What is wrong with them is said before anything runs.
     order.clone().desk()?;
     let calls = sandbox.take_tool_calls().map_err(ToolsError::Sandbox)?;
-    ToolsProcess::start(&order, &calls).map(Some).map_err(ToolsError::Start)
+    let started = place.directory.map(door::listen).transpose().and_then(|door| {
+        let order = ToolsOrder {
+            ledger: place.ledger.map(Text::from),
+            has_door: door.is_some(),
+            ..order
+        };
+        ToolsProcess::start(&order, &calls, door.as_ref(), place.env)
+    });
+    started.map(Some).map_err(ToolsError::Start)
 }
 
 impl ToolsProcess {
-    fn start(order: &ToolsOrder, calls: &OwnedFd) -> io::Result<Self> {
+    fn start(
+        order: &ToolsOrder,
+        calls: &OwnedFd,
+        door: Option<&OwnedFd>,
+        env: Option<&[(Text, Text)]>,
+    ) -> io::Result<Self> {
         let order = order_file(order)?;
         let (answer, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
         let (socket, their_socket) = UnixStream::pair()?;
         socket.set_nonblocking(true)?;
         let null = File::options().write(true).open("/dev/null")?;
         // The owner's programs have the owner's variables.
-        let env: Vec<_> = std::env::vars_os()
-            .map(|(name, value)| (name.into_vec(), value.into_vec()))
-            .collect();
+        let env: Vec<_> = match env {
+            Some(env) => env
+                .iter()
+                .map(|(name, value)| (name.0.clone(), value.0.clone()))
+                .collect(),
+            None => std::env::vars_os()
+                .map(|(name, value)| (name.into_vec(), value.into_vec()))
+                .collect(),
+        };
+        let mut descriptors = vec![
+            order.as_fd(),
+            theirs.as_fd(),
+            null.as_fd(),
+            calls.as_fd(),
+            their_socket.as_fd(),
+        ];
+        descriptors.extend(door.map(|door| door.as_fd()));
         let directory = std::env::current_dir().map_or_else(|_| b"/".to_vec(), |path| path.into_os_string().into_vec());
         let spawned = spawn(&SpawnCommand {
             argv: &[SELF.to_vec(), SUPERVISE_COMMAND.into(), TOOLS_ROLE.into()],
             env: &env,
             cwd: Some(&directory),
-            descriptors: &[
-                order.as_fd(),
-                theirs.as_fd(),
-                null.as_fd(),
-                calls.as_fd(),
-                their_socket.as_fd(),
-            ],
+            descriptors: &descriptors,
             user: None,
             session: SessionChoice::New,
             orphaned: OrphanFate::Dies,
@@ -235,6 +285,7 @@ impl ToolQuestions {
                 match self.notices.next() {
                     Ok(Some(ToolsNotice::Asked(question))) => notices.push(AskNotice::Asked(question)),
                     Ok(Some(ToolsNotice::Withdrawn(id))) => notices.push(AskNotice::Withdrawn(id)),
+                    Ok(Some(ToolsNotice::Noted(line))) => notices.push(AskNotice::Noted(line)),
                     Ok(None) => break,
                     // It does not speak as it should, and is heard no more.
                     Err(_) => {
@@ -269,9 +320,12 @@ impl Drop for ToolsProcess {
 ///
 /// # Errors
 /// When there is no such socket, or they cannot be offered.
-pub fn serve(order: ToolsOrder, calls: OwnedFd, questions: OwnedFd) -> io::Result<ToolsReport> {
-    let timeout = order.ask_timeout;
+pub fn serve(order: ToolsOrder, calls: OwnedFd, questions: OwnedFd, door: Option<OwnedFd>) -> io::Result<ToolsReport> {
+    let (timeout, ledger) = (order.ask_timeout, order.ledger.clone());
     let mut desk = order.desk().map_err(io::Error::other)?;
+    if let Some(ledger) = ledger {
+        desk.count_in(ledger.as_path())?;
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let stream = |descriptor: OwnedFd| {
@@ -280,15 +334,26 @@ pub fn serve(order: ToolsOrder, calls: OwnedFd, questions: OwnedFd) -> io::Resul
         };
         let (heard, tell) = stream(questions)?.into_split();
         let ((notices, told), (answered, answers)) = (unbounded_channel(), unbounded_channel());
-        let _telling = tokio::spawn(tell_notices(told, tell));
-        let _hearing = tokio::spawn(hear_answers(heard, answered));
+        let clients = Arc::new(ToolClients::default());
+        match door {
+            None => {
+                let _telling = tokio::spawn(tell_notices(told, tell));
+                let _hearing = tokio::spawn(hear_answers(heard, answered));
+            }
+            Some(door) => {
+                desk.keep_notes();
+                let (to_supervisor, passed_on) = unbounded_channel();
+                let _telling = tokio::spawn(tell_notices(passed_on, tell));
+                door::open(door, told, to_supervisor, answered, Arc::clone(&clients))?;
+            }
+        }
         let asker = ToolAsker {
             notices,
             answers,
             timeout,
         };
         // However it ends, what was called was called.
-        let _ended = offleash_tools::serve(&mut desk, stream(calls)?, asker).await;
+        let _ended = offleash_tools::serve(&mut desk, stream(calls)?, asker, clients).await;
         Ok(ToolsReport { uses: desk.uses() })
     })
 }
@@ -299,6 +364,7 @@ async fn tell_notices(mut notices: UnboundedReceiver<AskNotice>, mut to: OwnedWr
         let notice = match notice {
             AskNotice::Asked(question) => ToolsNotice::Asked(question),
             AskNotice::Withdrawn(id) => ToolsNotice::Withdrawn(id),
+            AskNotice::Noted(line) => ToolsNotice::Noted(line),
         };
         to.write_all(&frame(&notice)?).await?;
     }

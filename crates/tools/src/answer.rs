@@ -18,6 +18,9 @@ pub enum CallFailure {
     /// The tool failed.
     #[error("{0}")]
     Failed(String),
+    /// The client that is to answer is not there, or left, or has too much to do.
+    #[error("{0}")]
+    Unanswered(String),
     /// The tool did not answer in time.
     #[error("the tool did not answer within {0}")]
     TimedOut(offleash_core::units::Millis),
@@ -31,8 +34,25 @@ impl CallFailure {
             Self::Invalid(_) => "invalid",
             Self::Refused(_) => "refused",
             Self::Failed(_) => "failed",
+            Self::Unanswered(_) => "unanswered",
             Self::TimedOut(_) => "timeout",
         }
+    }
+
+    /// What an answer in JSON says, which was given without a call.
+    pub(crate) fn of_answer(answer: &[u8]) -> Result<Value, Self> {
+        let mut answer: Value = serde_json::from_slice(answer).unwrap_or_default();
+        if let Some(result) = answer.get_mut("result") {
+            return Ok(result.take());
+        }
+        let text = |name: &str| answer["error"][name].as_str().unwrap_or_default().to_owned();
+        let message = text("message");
+        Err(match text("kind").as_str() {
+            "unknown_tool" => Self::Unknown(message),
+            "invalid" => Self::Invalid(message),
+            "refused" => Self::Refused(message),
+            _ => Self::Failed(message),
+        })
     }
 
     /// The exit code of a command that fails so.
@@ -43,6 +63,7 @@ impl CallFailure {
             Self::TimedOut(_) => 124,
             Self::Invalid(_) => 2,
             Self::Failed(_) => 1,
+            Self::Unanswered(_) => 125,
         }
     }
 }

@@ -20,6 +20,8 @@ pub enum AskNotice {
     Asked(ApprovalQuestion),
     /// No answer is needed any more to the question of this number.
     Withdrawn(u64),
+    /// This became of a call, where notes are kept.
+    Noted(String),
 }
 
 /// Where questions go, and answers come from.

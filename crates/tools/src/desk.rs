@@ -1,5 +1,9 @@
 //! The judge: reads a request, finds the tool, holds the parameters to schema and grants, and counts.
 
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
 use jsonschema::Validator;
 use offleash_core::record::ToolUse;
 use offleash_core::text::Text;
@@ -10,12 +14,15 @@ use serde_json::{Value, json};
 
 use crate::answer::{AnswerForm, CallFailure, answer};
 use crate::arguments::{self, CommandMeaning};
+use crate::ledger::{CallCounts, CallLedger};
 use crate::request::ToolRequest;
 
 /// The longest parameters that are put to a person, bytes as they are shown: nobody reads more, and what is not shown is not agreed to.
 pub(crate) const MAX_SHOWN: usize = 1024;
 /// How much of what a schema finds wrong is told, characters.
 const MAX_SAID: usize = 400;
+/// How much of parameters and of what became of a call is noted, characters each.
+const MAX_NOTED: usize = 300;
 
 /// Judges the calls of one sandbox.
 #[derive(Debug)]
@@ -27,6 +34,10 @@ pub struct ToolDesk {
     /// What was granted of that, if it was narrowed.
     narrowed: Option<Vec<ToolGrant>>,
     narrowed_used: Vec<u64>,
+    /// Where calls are counted that count for longer than this lives, or for other sandboxes as well.
+    ledger: Option<CallLedger>,
+    /// What there is to note of calls since that was taken; nothing where nobody keeps notes.
+    notes: Option<Vec<String>>,
 }
 
 #[derive(Debug)]
@@ -130,7 +141,49 @@ impl ToolDesk {
             tools,
             owned,
             narrowed,
+            ledger: None,
+            notes: None,
         })
+    }
+
+    /// Counts calls in the file at `path` from now on, which is there, where there may be no more than a number of them.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn count_in(&mut self, path: &Path) -> io::Result<()> {
+        let mut all = self.owned.iter().chain(self.narrowed.iter().flatten());
+        if all.any(|grant| grant.calls.is_some()) {
+            self.ledger = Some(CallLedger::open(path)?);
+        }
+        Ok(())
+    }
+
+    /// Notes from now on what becomes of each call.
+    pub fn keep_notes(&mut self) {
+        self.notes = Some(Vec::new());
+    }
+
+    /// The notes since the last time.
+    pub(crate) fn take_notes(&mut self) -> Vec<String> {
+        self.notes.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn note(&mut self, tool: usize, parameters: Option<&Value>, became: &str) {
+        let (Some(notes), Some(offered)) = (&mut self.notes, self.tools.get(tool)) else {
+            return;
+        };
+        let name = &offered.tool.name;
+        let with = parameters.map(|parameters| {
+            let text = Text::from(parameters.to_string()).to_string();
+            let shown: String = text.chars().take(MAX_NOTED).collect();
+            let cut = if shown.len() < text.len() { "…" } else { "" };
+            format!(" with {shown}{cut}")
+        });
+        let became: String = became.chars().take(MAX_NOTED).collect();
+        notes.push(format!(
+            "tool `{name}` was called{}: {became}",
+            with.unwrap_or_default()
+        ));
     }
 
     /// Reads and judges a request. A call that is granted counts from now on.
@@ -164,8 +217,12 @@ impl ToolDesk {
             }
             Ok(Err(usage)) => DeskStep::Answer(answer(&form, &Ok(Value::String(usage)))),
             Err(failure) => {
-                if let Some(tool) = self.find(&name).ok().and_then(|tool| self.tools.get_mut(tool)) {
-                    tool.uses.refused += 1;
+                if let Ok(tool) = self.find(&name) {
+                    self.note(tool, None, &failure.to_string());
+                    self.tools
+                        .get_mut(tool)
+                        .into_iter()
+                        .for_each(|tool| tool.uses.refused += 1);
                 }
                 DeskStep::Answer(answer(&form, &Err(failure)))
             }
@@ -182,6 +239,7 @@ impl ToolDesk {
 
     /// The answer to a call that is not made.
     pub fn refuse(&mut self, call: &JudgedCall, failure: CallFailure) -> Vec<u8> {
+        self.note(call.tool, Some(&call.parameters), &failure.to_string());
         if let Some(tool) = self.tools.get_mut(call.tool) {
             tool.uses.refused += 1;
         }
@@ -195,6 +253,10 @@ impl ToolDesk {
 
     /// The answer to a call that was made.
     pub fn answer(&mut self, call: &JudgedCall, outcome: &Result<Value, CallFailure>) -> Vec<u8> {
+        match outcome {
+            Ok(_) => self.note(call.tool, Some(&call.parameters), "it answered"),
+            Err(failure) => self.note(call.tool, Some(&call.parameters), &failure.to_string()),
+        }
         if let Some(tool) = self.tools.get_mut(call.tool) {
             tool.uses.failed += u64::from(outcome.is_err());
         }
@@ -234,7 +296,7 @@ impl ToolDesk {
         })
     }
 
-    fn list(&self) -> Value {
+    pub(crate) fn list(&self) -> Value {
         let one = |offered: &OfferedTool| {
             json!({
                 "name": offered.tool.name.as_str(),
@@ -248,6 +310,48 @@ impl ToolDesk {
 
     /// Judges parameters, and counts the call unless a person is still to be asked. With `is_agreed` one was.
     fn judge(&mut self, tool: usize, parameters: &Value, is_agreed: bool) -> Result<Judgement, CallFailure> {
+        let Some(ledger) = self.ledger.take() else {
+            return self.judge_here(tool, parameters, is_agreed);
+        };
+        let judged = ledger.hold(|counts| {
+            self.load(counts);
+            let judged = self.judge_here(tool, parameters, is_agreed);
+            self.save(counts);
+            judged
+        });
+        self.ledger = Some(ledger);
+        let unkept = |error| CallFailure::Refused(format!("its calls cannot be counted: {error}"));
+        judged.map_err(unkept).flatten()
+    }
+
+    /// Takes over what was counted.
+    fn load(&mut self, counts: &CallCounts) {
+        let had = |counted: &BTreeMap<String, u64>, key: &str| counted.get(key).copied().unwrap_or(0);
+        for (used, offered) in self.owned_used.iter_mut().zip(&self.tools) {
+            *used = had(&counts.tools, offered.tool.name.as_str());
+        }
+        for (used, grant) in self.narrowed_used.iter_mut().zip(self.narrowed.iter().flatten()) {
+            *used = had(&counts.grants, &grant.to_string());
+        }
+    }
+
+    /// Has it counted what this has counted. Grants that are written alike have one count, the highest.
+    fn save(&self, counts: &mut CallCounts) {
+        let keep = |counted: &mut BTreeMap<String, u64>, key: String, used: u64| {
+            if used > 0 {
+                let had = counted.entry(key).or_default();
+                *had = used.max(*had);
+            }
+        };
+        for (used, offered) in self.owned_used.iter().zip(&self.tools) {
+            keep(&mut counts.tools, offered.tool.name.to_string(), *used);
+        }
+        for (used, grant) in self.narrowed_used.iter().zip(self.narrowed.iter().flatten()) {
+            keep(&mut counts.grants, grant.to_string(), *used);
+        }
+    }
+
+    fn judge_here(&mut self, tool: usize, parameters: &Value, is_agreed: bool) -> Result<Judgement, CallFailure> {
         let Some(offered) = self.tools.get(tool) else {
             return Err(CallFailure::Unknown(String::new()));
         };

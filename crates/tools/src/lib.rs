@@ -7,12 +7,16 @@
 mod answer;
 mod arguments;
 mod asking;
+mod bench;
 mod callers;
 mod desk;
+mod ledger;
 mod request;
 mod serve;
 
 pub use answer::CallFailure;
 pub use asking::{AskNotice, ToolAsker};
+pub use bench::{OfferedTool, ToolBench};
+pub use callers::client::{ClientNotice, ListeningClient, ToolClients};
 pub use desk::{DeskStep, JudgedCall, ToolDesk, ToolSetupError};
 pub use serve::{make, serve};

@@ -9,12 +9,14 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::Instant;
 
 use crate::answer::CallFailure;
-use crate::asking::{Asking, Decided, ToolAsker, refusal};
+use crate::asking::{AskNotice, Asking, Decided, ToolAsker, refusal};
 use crate::callers::ToolCallers;
+use crate::callers::client::ToolClients;
 use crate::desk::{DeskStep, JudgedCall, ToolDesk};
 
 /// What became of a call that was made.
@@ -24,7 +26,12 @@ type CallOutcome = (u32, JudgedCall, Result<Value, CallFailure>);
 ///
 /// # Errors
 /// When the socket fails, or what comes is no conversation about tools.
-pub async fn serve(desk: &mut ToolDesk, socket: UnixStream, asker: ToolAsker) -> io::Result<()> {
+pub async fn serve(
+    desk: &mut ToolDesk,
+    socket: UnixStream,
+    asker: ToolAsker,
+    clients: Arc<ToolClients>,
+) -> io::Result<()> {
     let (mut reader, writer) = socket.into_split();
     let ToolAsker {
         notices,
@@ -34,8 +41,9 @@ pub async fn serve(desk: &mut ToolDesk, socket: UnixStream, asker: ToolAsker) ->
     let mut counter = ToolCounter {
         desk,
         writer,
+        notices: notices.clone(),
         asking: Asking::new(notices, timeout),
-        callers: Arc::new(ToolCallers::default()),
+        callers: Arc::new(ToolCallers::with_clients(clients)),
         made: JoinSet::new(),
         under_way: HashMap::new(),
     };
@@ -66,6 +74,7 @@ pub async fn serve(desk: &mut ToolDesk, socket: UnixStream, asker: ToolAsker) ->
         while let Some(decided) = counter.asking.next(counter.desk) {
             counter.go_on(Some(decided)).await?;
         }
+        counter.tell_notes();
     }
 }
 
@@ -78,6 +87,7 @@ fn wrong(what: &str) -> io::Error {
 struct ToolCounter<'d> {
     desk: &'d mut ToolDesk,
     writer: OwnedWriteHalf,
+    notices: UnboundedSender<AskNotice>,
     asking: Asking,
     callers: Arc<ToolCallers>,
     made: JoinSet<CallOutcome>,
@@ -130,6 +140,13 @@ impl ToolCounter<'_> {
             false => DeskStep::Answer(self.desk.refuse(&call, refusal(answer))),
         };
         self.step(number, step).await
+    }
+
+    fn tell_notes(&mut self) {
+        for note in self.desk.take_notes() {
+            // Whoever keeps them may be gone.
+            let _told = self.notices.send(AskNotice::Noted(note));
+        }
     }
 
     async fn ended(&mut self, ended: Result<CallOutcome, JoinError>) -> io::Result<()> {

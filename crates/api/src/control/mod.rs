@@ -6,6 +6,7 @@ mod authentication;
 mod keys;
 pub(crate) mod listing;
 mod snapshots;
+pub(crate) mod tools;
 pub(crate) mod volumes;
 mod work;
 

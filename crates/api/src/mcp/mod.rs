@@ -7,8 +7,10 @@
 //! the tool, which models read; an error of the protocol is what hosts show to nobody.
 
 mod arguments;
+mod asking;
 mod backing;
 mod content;
+mod declared;
 mod definitions;
 mod failure;
 mod files;
@@ -26,10 +28,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use offleash_daemon::local::LocalSandboxes;
+use offleash_supervisor::tools::ToolBench;
+use rmcp::ServerHandler;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use self::backing::SandboxBacking;
+use self::declared::DeclaredTools;
 use self::local::LocalBacking;
 use self::session::ToolSession;
 
@@ -67,10 +71,27 @@ where
     converse(ToolSession::new(LocalBacking { sandboxes, longest }), input, output).await
 }
 
-/// A conversation over two streams, from its first word to its last.
-async fn converse<B, R, W>(session: ToolSession<B>, input: R, output: W) -> Result<(), SpeakError>
+/// As [`speak`], with the tools of `bench` themselves; where a person is to be asked, the host has `ask_timeout` to do so.
+///
+/// # Errors
+/// As [`speak`].
+pub async fn speak_tools<R, W>(
+    bench: Arc<ToolBench>,
+    ask_timeout: Duration,
+    input: R,
+    output: W,
+) -> Result<(), SpeakError>
 where
-    B: SandboxBacking,
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    converse(DeclaredTools::new(bench, ask_timeout), input, output).await
+}
+
+/// A conversation over two streams, from its first word to its last.
+async fn converse<H, R, W>(session: H, input: R, output: W) -> Result<(), SpeakError>
+where
+    H: ServerHandler,
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {

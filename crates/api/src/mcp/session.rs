@@ -14,6 +14,7 @@ use rmcp::{RoleServer, ServerHandler};
 use tokio::sync::Mutex;
 
 use super::arguments::{self, ForkArguments, KillSandboxArguments};
+use super::asking;
 use super::backing::{CreateArguments, OpenedSandbox, SandboxBacking};
 use super::definitions::{self, ToolName};
 use super::failure::{ToolError, ToolErrorKind};
@@ -132,13 +133,15 @@ impl<B: SandboxBacking> ToolSession<B> {
             ToolName::RunCode => {
                 let asked: arguments::RunCodeArguments = arguments::read(given)?;
                 let chosen = self.choose(asked.sandbox.as_deref(), context).await?;
-                let done = super::run::code(&chosen.opened, asked, self.backing.longest(), context).await;
+                let work = super::run::code(&chosen.opened, asked, self.backing.longest(), context);
+                let done = asking::with_answers(&context.peer, &chosen.opened.supervisor.tools(), work).await;
                 self.finish(chosen, done).await
             }
             ToolName::RunCommand => {
                 let asked: arguments::RunCommandArguments = arguments::read(given)?;
                 let chosen = self.choose(asked.sandbox.as_deref(), context).await?;
-                let done = super::run::command(&chosen.opened, asked, self.backing.longest(), context).await;
+                let work = super::run::command(&chosen.opened, asked, self.backing.longest(), context);
+                let done = asking::with_answers(&context.peer, &chosen.opened.supervisor.tools(), work).await;
                 self.finish(chosen, done).await
             }
             ToolName::ReadFile => {

@@ -28,7 +28,16 @@ pub(crate) async fn create(asked: &ApiRequest<'_>, body: RequestBody) -> Result<
     let new: NewKey = body.read().await?;
     let scopes = scopes(new.scopes)?;
     let quota: Quota = new.quota.unwrap_or_default().into();
-    let (key, row) = with_keys(asked, move |keys| keys.create(&new.name, scopes, quota)).await?;
+    let within = new
+        .tools
+        .as_deref()
+        .map(|tools| asked.daemon().grants_of(&asked.caller, tools));
+    within.transpose().map_err(|error| asked.refused(&error))?;
+    let made = with_keys(asked, move |keys| match &new.tools {
+        Some(tools) => keys.create_with_tools(&new.name, scopes, quota, tools),
+        None => keys.create(&new.name, scopes, quota),
+    });
+    let (key, row) = made.await?;
     let made = MadeKey {
         key: key.reveal().to_owned(),
         about: row.into(),

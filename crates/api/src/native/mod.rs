@@ -9,6 +9,7 @@ pub(crate) mod server;
 mod shapes;
 pub(crate) mod snapshots;
 pub(crate) mod templates;
+pub(crate) mod tools;
 pub(crate) mod volumes;
 
 pub(crate) use self::cells::{CellEvent, NewCell, NewDefaultCell};
@@ -22,4 +23,5 @@ pub(crate) use self::snapshots::{
     CheckpointList, NewCheckpoint, NewImport, NewSnapshot, RestoreBody, SnapshotAnswer, SnapshotList,
 };
 pub(crate) use self::templates::{BuiltTemplateAnswer, BuiltTemplateList};
+pub(crate) use self::tools::{ApprovalList, Approve, CallAnswer, CallEvent, Deny, EVENTS};
 pub(crate) use self::volumes::{NewVolume, SyncAnswer, SyncBody, VolumeAnswer, VolumeList};

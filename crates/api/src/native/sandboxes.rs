@@ -15,7 +15,7 @@ use super::shapes::{
 };
 use crate::control::ApiRequest;
 use crate::control::listing::list_filter;
-use crate::control::volumes;
+use crate::control::{tools, volumes};
 use crate::http::answer::{self, ApiRefusal};
 use crate::http::body::Body;
 use crate::http::failure;
@@ -55,6 +55,7 @@ pub(crate) fn create_request(new: NewSandbox, idempotency_key: Option<String>) -
         network: settings(new.policy.unwrap_or_default()),
         volumes: volumes::mounts(new.volumes),
         limits: limits(&new.limits.unwrap_or_default()),
+        tools: tools::tools(new.tools),
         idempotency_key,
     })
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::volumes::VolumeMountAnswer;
 use crate::control::listing::state_word;
+use crate::control::tools::NewTools;
 use crate::control::volumes::NewVolumeMount;
 use crate::http::time;
 
@@ -88,6 +89,8 @@ pub(crate) struct NewSandbox {
     pub(crate) limits: Option<NewLimits>,
     /// What it may reach, and who may reach it.
     pub(crate) policy: Option<NewPolicy>,
+    /// The tools that code in it may call.
+    pub(crate) tools: Option<NewTools>,
 }
 
 /// How a sandbox goes on.
@@ -165,6 +168,9 @@ pub(crate) struct NewKey {
     pub(crate) scopes: Option<Vec<String>>,
     /// How much it may have at a time; without limit if absent.
     pub(crate) quota: Option<NewQuota>,
+    /// What it is granted of the owner's tools, a grant each; what a template has of them if absent. A key can grant no more than
+    /// it was granted.
+    pub(crate) tools: Option<Vec<String>>,
 }
 
 /// How much a key may have at a time; without limit where nothing is said.
@@ -427,6 +433,8 @@ pub(crate) struct KeyAnswer {
     pub(crate) scopes: Vec<String>,
     /// How much it may have at a time.
     pub(crate) quota: KeyQuota,
+    /// What it was granted of the owner's tools; `null` if nothing was said.
+    pub(crate) tools: Option<Vec<String>>,
     /// When it was made, milliseconds since 1970.
     pub(crate) created_ms: i64,
     /// When it was revoked, milliseconds since 1970.
@@ -585,6 +593,7 @@ impl From<KeyRow> for KeyAnswer {
             prefix: row.prefix,
             scopes: row.scopes.0.iter().map(ToString::to_string).collect(),
             quota: row.quota.into(),
+            tools: row.tools.map(|tools| tools.iter().map(ToString::to_string).collect()),
             created_ms: row.created_ms,
             revoked_ms: row.revoked_ms,
         }

@@ -1,24 +1,27 @@
 //! The routes of the native REST.
 
 use http::Method;
+use offleash_supervisor::tools::MAX_ANSWER;
 
 use super::openapi::{QueryDocs, RouteSchemas};
 use super::{ADMIN, CREATE, READ, RouteEntry, RouteHandler, at_once, document, route};
 use crate::cells::MAX_CELL_BODY;
 use crate::http::json::MAX_BODY;
 use crate::native::{
-    AuditAnswer, BuiltTemplateAnswer, BuiltTemplateList, CellEvent, CheckpointList, ContextAnswer, ContextList,
-    ForkList, KeyList, MadeKey, NameAnswer, NewCell, NewCheckpoint, NewCommand, NewContext, NewDefaultCell, NewForks,
-    NewImport, NewKey, NewPolicy, NewRun, NewSandbox, NewSnapshot, NewVolume, PauseBody, PolicyAnswer, RestoreBody,
-    ResumeBody, RunResult, SandboxAnswer, SandboxList, SandboxUsage, SnapshotAnswer, SnapshotList, SyncAnswer,
-    SyncBody, UsageAnswer, VersionAnswer, VolumeAnswer, VolumeList, cells, contexts, keys, run, sandboxes, server,
-    snapshots, templates, volumes,
+    ApprovalList, Approve, AuditAnswer, BuiltTemplateAnswer, BuiltTemplateList, CallAnswer, CallEvent, CellEvent,
+    CheckpointList, ContextAnswer, ContextList, Deny, ForkList, KeyList, MadeKey, NameAnswer, NewCell, NewCheckpoint,
+    NewCommand, NewContext, NewDefaultCell, NewForks, NewImport, NewKey, NewPolicy, NewRun, NewSandbox, NewSnapshot,
+    NewVolume, PauseBody, PolicyAnswer, RestoreBody, ResumeBody, RunResult, SandboxAnswer, SandboxList, SandboxUsage,
+    SnapshotAnswer, SnapshotList, SyncAnswer, SyncBody, UsageAnswer, VersionAnswer, VolumeAnswer, VolumeList, cells,
+    contexts, keys, run, sandboxes, server, snapshots, templates, tools, volumes,
 };
 
 /// No body is read.
 const NO_BODY: Option<usize> = None;
 /// A body of JSON.
 const BODY: Option<usize> = Some(MAX_BODY);
+/// A body with the answer to a call of a tool.
+const CALL_ANSWER: Option<usize> = Some(MAX_ANSWER + 4096);
 /// A body with code in it.
 const CELL: Option<usize> = Some(MAX_CELL_BODY);
 
@@ -66,7 +69,7 @@ const REVOKE: QueryDocs = &[(
     "`true` has the key's sandboxes ended, too, within seconds; the id may be that of a key that was removed before",
 )];
 
-pub(super) static ROUTES: [RouteEntry; 47] = [
+pub(super) static ROUTES: [RouteEntry; 52] = [
     RouteEntry {
         operation: "OpenApi",
         method: Method::GET,
@@ -198,6 +201,27 @@ pub(super) static ROUTES: [RouteEntry; 47] = [
          away interrupts the cell.",
         Some(answers(200).reads::<NewCell>().with_lines::<CellEvent>()),
         |call| Box::pin(cells::execute(call.asked, call.segments, call.body))),
+    route!("ToolCalls", GET "/v1/sandboxes/{id}/tools/calls", CREATE, NO_BODY,
+        "Tells the calls of tools that the caller is to answer, as they come: server-sent events. The latest client that asks \
+         hears of them; when it goes away, the calls fail that it has not answered.",
+        Some(answers(200).with_events::<CallEvent>()),
+        |call| Box::pin(tools::calls(call.asked, call.first()))),
+    route!("AnswerToolCall", POST "/v1/sandboxes/{id}/tools/calls/{call}", CREATE, CALL_ANSWER,
+        "Answers a call of a tool, with a result or with why there is none.",
+        Some(answers(204).reads::<CallAnswer>()),
+        |call| Box::pin(tools::answer_call(call.asked, call.segments, call.body))),
+    route!("ListApprovals", GET "/v1/approvals", READ, NO_BODY,
+        "Lists the questions about calls of tools that wait for a person: of the caller's sandboxes, and with the scope `admin` of all.",
+        Some(answers(200).with::<ApprovalList>()),
+        |call| Box::pin(tools::approvals(call.asked))),
+    route!("Approve", POST "/v1/approvals/{id}/approve", CREATE, BODY,
+        "Allows the call that a question is about, or the tool for the sandbox, within its grant.",
+        Some(answers(204).reads::<Approve>()),
+        |call| Box::pin(tools::approve(call.asked, call.first(), call.body))),
+    route!("Deny", POST "/v1/approvals/{id}/deny", CREATE, BODY,
+        "Refuses the call that a question is about, and later ones of the sandbox with the same parameters.",
+        Some(answers(204).reads::<Deny>()),
+        |call| Box::pin(tools::deny(call.asked, call.first(), call.body))),
     route!("SandboxUsage", GET "/v1/sandboxes/{id}/usage", READ, NO_BODY,
         "Says what a sandbox uses now.",
         Some(answers(200).with::<SandboxUsage>()),

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::{RouteEntry, RouteHandler};
 use crate::cells::NDJSON;
 use crate::http::schema::{SchemaOf, generator, schema_of};
-use crate::native::RefusalAnswer;
+use crate::native::{EVENTS, RefusalAnswer};
 
 /// Parameters of a query, and what they are.
 pub(crate) type QueryDocs = &'static [(&'static str, &'static str)];
@@ -34,6 +34,8 @@ pub(crate) enum AnswerSchema {
     One(SchemaOf),
     /// Lines of a JSON value each, as they come.
     Lines(SchemaOf),
+    /// Server-sent events with a JSON value each, as they come.
+    Events(SchemaOf),
 }
 
 impl RouteSchemas {
@@ -68,6 +70,12 @@ impl RouteSchemas {
     /// One that answers with lines, a `T` each.
     pub(crate) const fn with_lines<T: JsonSchema>(mut self) -> Self {
         self.answer = AnswerSchema::Lines(schema_of::<T>());
+        self
+    }
+
+    /// One that answers with server-sent events, a `T` each.
+    pub(crate) const fn with_events<T: JsonSchema>(mut self) -> Self {
+        self.answer = AnswerSchema::Events(schema_of::<T>());
         self
     }
 }
@@ -152,6 +160,7 @@ fn described(route: &RouteEntry, schemas: &RouteSchemas, types: &mut DocumentSch
         AnswerSchema::Nothing => {}
         AnswerSchema::One(schema) => answer["content"] = content(types.answer(schema)),
         // The schema of such a type is that of each of its lines.
+        AnswerSchema::Events(schema) => answer["content"] = json!({ (EVENTS): { "schema": types.answer(schema) } }),
         AnswerSchema::Lines(schema) => answer["content"] = json!({ (NDJSON): { "schema": types.answer(schema) } }),
     }
     described["responses"][schemas.status.to_string()] = answer;

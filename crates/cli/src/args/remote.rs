@@ -20,6 +20,10 @@ pub(crate) struct CreateArgs {
     /// The snapshot that the sandbox is made of, by its id or its name, instead of a template.
     #[arg(long, value_name = "SNAPSHOT", conflicts_with_all = ["template", "image"])]
     pub(crate) snapshot: Option<String>,
+    /// Have it so much of the tools that the server declares, as in `pay where amount < 5 calls 3`; `NAME` is all that may be had
+    /// of one.
+    #[arg(long, value_name = "GRANT")]
+    pub(crate) tool_grant: Vec<String>,
     /// What it is called: stands for its id. No other that lives has the name; label `offleash.name` says it.
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<SandboxName>,

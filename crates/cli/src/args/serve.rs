@@ -114,6 +114,10 @@ pub(crate) struct KeyCreateArgs {
     /// Disk that its sandboxes may have together: `20G`, or a number of MiB.
     #[arg(long, value_name = "SIZE", value_parser = mebibytes)]
     pub(crate) max_disk: Option<u64>,
+    /// Grant it so much of the tools that the server's `tools.policy` declares, as in `pay where amount < 5 calls 3`; `NAME` is all
+    /// of one, `*` all of all. Its sandboxes have them unless they are asked for with less.
+    #[arg(long, value_name = "GRANT")]
+    pub(crate) tool_grant: Vec<String>,
 }
 
 /// A size in MiB: a number alone is that already.

@@ -9,8 +9,10 @@ use clap::{Args, Subcommand};
 pub(crate) enum ToolsCommand {
     /// List the tools of a policy.
     Ls(ToolSourceArgs),
-    /// Call a tool as code in a sandbox would, and count nothing.
+    /// Call a tool as code in a sandbox would.
     Call(ToolCallArgs),
+    /// Offer the tools to an agent host, outside of any sandbox: speaks the Model Context Protocol on standard input and output.
+    Serve(ToolSourceArgs),
 }
 
 /// Where tools are declared.

@@ -22,7 +22,8 @@ const SIZES: &str = "sizes are such as 512M or 2G: units K, M, G and T (or KiB, 
                      a number without one is bytes";
 
 /// What the daemon calls what these flags say.
-const FLAGS: [(&str, &str); 15] = [
+const FLAGS: [(&str, &str); 16] = [
+    ("tools", "--tool-grant"),
     ("image", "--image"),
     ("allowOut", "--allow"),
     ("denyOut", "--deny-host"),
@@ -73,6 +74,9 @@ pub(super) fn create(client: &Client, arguments: &CreateArgs) -> Result<ExitCode
     }
     if let Some(text) = &arguments.timeout {
         body["timeout_seconds"] = json!(seconds("--timeout", text)?);
+    }
+    if !arguments.tool_grant.is_empty() {
+        body["tools"] = json!({ "grants": arguments.tool_grant });
     }
     lifecycle(arguments, &mut body)?;
     let mut volumes = Vec::new();

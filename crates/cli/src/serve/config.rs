@@ -4,6 +4,7 @@ mod images;
 mod keys;
 mod lifecycle;
 mod templates;
+mod tools;
 mod written;
 
 use std::net::SocketAddr;
@@ -259,6 +260,7 @@ fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Wrong> 
     lifecycle::lifecycle(&tables.lifecycle, &mut config.lifecycle)?;
     templates::built(&tables.templates, &mut config.templates)?;
     images::images(&tables.images, &mut config.images)?;
+    tools::tools(&tables.tools, &mut config.tools)?;
     config.volumes.bucket_endpoints = endpoints(tables.volumes.bucket_endpoints.as_deref().unwrap_or_default())?;
     check_order(&config)?;
     check_level(&config)?;

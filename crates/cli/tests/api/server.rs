@@ -59,7 +59,18 @@ impl Server {
         )
     }
 
-    fn of(site: Site, mut child: Child) -> Self {
+    fn of(site: Site, child: Child) -> Self {
+        let (child, address, log) = Self::listening(child);
+        Self {
+            site,
+            address,
+            child,
+            log,
+        }
+    }
+
+    /// Waits until it listens, and has its log read.
+    fn listening(mut child: Child) -> (Child, SocketAddr, Option<std::thread::JoinHandle<String>>) {
         let errors = child.stderr.take();
         let log = std::thread::spawn(move || {
             let mut text = String::new();
@@ -76,13 +87,7 @@ impl Server {
         };
         let url = line.split_once("://").unwrap_or_else(|| panic!("{line}")).1;
         let address = url.parse().unwrap();
-        let log = Some(log);
-        Self {
-            site,
-            address,
-            child,
-            log,
-        }
+        (child, address, Some(log))
     }
 
     /// Makes a key with `offleash key create`.
@@ -119,6 +124,15 @@ impl Server {
         signal(&self.child, Signal::TERM);
         let status = wait(&mut self.child);
         (status, self.log.take().unwrap().join().unwrap())
+    }
+
+    /// Ends it, and starts another on the same state directory.
+    pub(crate) fn restart(&mut self) {
+        let _ended = self.end();
+        let mut command = self.site.offleash(["serve", "--listen", "127.0.0.1:0", "--config"]);
+        command.arg(self.config());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        (self.child, self.address, self.log) = Self::listening(child);
     }
 
     /// Kills every sandbox that is there, as the owner.

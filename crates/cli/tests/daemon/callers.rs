@@ -15,6 +15,7 @@ fn caller(key_id: &str, scope: Scope, quota: Quota) -> Caller {
         key_id: key_id.to_owned(),
         scopes: Scopes(vec![scope]),
         quota,
+        tools: None,
     }
 }
 

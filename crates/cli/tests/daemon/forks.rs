@@ -276,6 +276,7 @@ fn who_cannot_have_forks_is_told_why() {
                 sandboxes: Some(2),
                 ..Quota::default()
             },
+            tools: None,
         };
         let other = Caller {
             key_id: "kother".to_owned(),

@@ -29,6 +29,7 @@ fn the_log_of_a_sandbox_tells_its_life_also_when_it_has_ended() {
             key_id: key_id.to_owned(),
             scopes: Scopes(vec![Scope::Create]),
             quota: Quota::default(),
+            tools: None,
         };
         let (owner, other) = (caller("k1"), caller("k2"));
         let made = within(daemon.create(&owner, CreateRequest::default())).await.unwrap();

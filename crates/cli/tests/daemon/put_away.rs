@@ -420,6 +420,7 @@ fn what_is_put_away_counts_disk_and_no_memory_and_is_bounded() {
                 memory_mib: Some(limits.memory_mib),
                 ..Quota::default()
             },
+            tools: None,
         };
         let create = || within(daemon.create(&key, offleash_daemon::CreateRequest::default()));
         let first = create().await.unwrap();

@@ -52,6 +52,7 @@ fn key(id: &str) -> Caller {
         key_id: id.to_owned(),
         scopes: Scopes(vec![Scope::Create, Scope::Read]),
         quota: Quota::default(),
+        tools: None,
     }
 }
 

@@ -47,6 +47,7 @@ fn caller(key_id: &str, quota: Quota) -> Caller {
         key_id: key_id.to_owned(),
         scopes: Scopes(vec![Scope::Create]),
         quota,
+        tools: None,
     }
 }
 

@@ -68,6 +68,7 @@ pub(crate) fn order(site: &Site) -> SupervisorOrder {
         snapshot: None,
         volumes: Vec::new(),
         longest_hold_ms: None,
+        tools: None,
     }
 }
 

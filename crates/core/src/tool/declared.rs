@@ -60,6 +60,8 @@ pub enum ToolCaller {
         /// The tool's name there.
         tool: String,
     },
+    /// Whoever made the sandbox, over the API.
+    Client,
 }
 
 /// A text that names no tool.

@@ -148,6 +148,49 @@ impl ToolGrant {
         Ok(())
     }
 
+    /// What is meant where `self` says names and nothing more: all that `ceiling` grants of them. Otherwise itself.
+    ///
+    /// What comes of it may still be wider: [`Self::all_within`] says.
+    pub fn filled(&self, ceiling: &[Self]) -> Vec<Self> {
+        if self.constraint != Constraint::Always || self.calls.is_some() || self.ask {
+            return vec![self.clone()];
+        }
+        let of_both = |one: &ToolPattern, other: &ToolPattern| match (one.contains(other), other.contains(one)) {
+            (true, _) => Some(other.clone()),
+            (false, true) => Some(one.clone()),
+            (false, false) => None,
+        };
+        let narrowed = |outer: &Self| {
+            let pairs = self
+                .tools
+                .iter()
+                .flat_map(|own| outer.tools.iter().map(move |other| (own, other)));
+            let mut tools: Vec<ToolPattern> = Vec::new();
+            for pattern in pairs.filter_map(|(own, other)| of_both(own, other)) {
+                if !tools.contains(&pattern) {
+                    tools.push(pattern);
+                }
+            }
+            (!tools.is_empty()).then(|| Self { tools, ..outer.clone() })
+        };
+        let found: Vec<Self> = ceiling.iter().filter_map(narrowed).collect();
+        match found.is_empty() {
+            // There is nothing of that name, which is wider than nothing.
+            true => vec![self.clone()],
+            false => found,
+        }
+    }
+
+    /// `wanted` within `ceiling`: names alone filled in, and all of it proved to be no wider.
+    ///
+    /// # Errors
+    /// The first grant for which that was not proved.
+    pub fn narrowed(wanted: &[Self], ceiling: &[Self]) -> Result<Vec<Self>, WiderGrant> {
+        let filled: Vec<Self> = wanted.iter().flat_map(|grant| grant.filled(ceiling)).collect();
+        Self::all_within(&filled, ceiling)?;
+        Ok(filled)
+    }
+
     fn is_within(&self, outer: &Self) -> bool {
         let named = |pattern: &ToolPattern| outer.tools.iter().any(|wider| wider.contains(pattern));
         self.tools.iter().all(named) && (self.ask || !outer.ask) && domain::implies(&self.constraint, &outer.constraint)

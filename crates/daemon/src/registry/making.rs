@@ -5,7 +5,7 @@ use rusqlite::{Connection, named_params};
 
 use super::builds::{self, BuildLogRow, BuildState, BuiltTemplateRow, TemplateBuildRow, TemplateTagRow};
 use super::error::RegistryError;
-use super::rows::{EventRow, KeyRow, LogRow, MetricRow, SandboxRow};
+use super::rows::{EventRow, KeyAllowance, KeyRow, LogRow, MetricRow, SandboxRow};
 use super::schema::{KEPT_EVENTS, KEPT_EVENTS_OF_KEY, KEPT_LOGS, KEPT_LOGS_OF_ALL, KEPT_METRICS};
 use super::secrets::{self, SecretRow};
 use super::snapshots::{self, SnapshotRow};
@@ -243,7 +243,10 @@ fn add_key(connection: &Connection, row: &KeyRow) -> Result<(), RegistryError> {
         &row.prefix,
         row.hash,
         to_json(&row.scopes)?,
-        to_json(&row.quota)?,
+        to_json(&KeyAllowance {
+            quota: row.quota,
+            tools: row.tools.clone(),
+        })?,
         row.created_ms,
         row.revoked_ms,
     );

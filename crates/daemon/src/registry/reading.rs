@@ -8,7 +8,7 @@ use rusqlite::Row;
 
 use super::Registry;
 use super::error::RegistryError;
-use super::rows::{EventRow, KeyRow, LogRow, MetricRow, SandboxRow, SupervisorProcess};
+use super::rows::{EventRow, KeyAllowance, KeyRow, LogRow, MetricRow, SandboxRow, SupervisorProcess};
 
 /// Which events are wanted.
 #[derive(Debug, Clone, Default)]
@@ -200,14 +200,16 @@ fn sandbox_row(row: &Row<'_>) -> Result<SandboxRow, RegistryError> {
 
 pub(super) fn key_row(row: &Row<'_>) -> Result<KeyRow, RegistryError> {
     let scopes: String = column(row, "scopes")?;
-    let quota: String = column(row, "quota")?;
+    let allowance: String = column(row, "quota")?;
+    let allowance: KeyAllowance = from_json("quota", &allowance)?;
     Ok(KeyRow {
         id: column(row, "id")?,
         name: column(row, "name")?,
         prefix: column(row, "prefix")?,
         hash: column(row, "hash")?,
         scopes: from_json("scopes", &scopes)?,
-        quota: from_json("quota", &quota)?,
+        quota: allowance.quota,
+        tools: allowance.tools,
         created_ms: column(row, "created_ms")?,
         revoked_ms: column(row, "revoked_ms")?,
     })

@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use offleash_core::log_level::LogLevel;
+use offleash_core::tool::ToolGrant;
 use offleash_supervisor::clock::UnixMs;
 use serde::{Deserialize, Serialize};
 
@@ -124,6 +125,8 @@ pub struct KeyRow {
     pub scopes: Scopes,
     /// How much it may have at a time.
     pub quota: Quota,
+    /// What it was granted of the owner's tools, if anything was said.
+    pub tools: Option<Vec<ToolGrant>>,
     /// When it was made.
     pub created_ms: UnixMs,
     /// When it was revoked.
@@ -157,6 +160,15 @@ pub struct Quota {
     pub memory_mib: Option<u64>,
     /// Disk limits of its sandboxes together, MiB.
     pub disk_mib: Option<u64>,
+}
+
+/// What a key may have, as it is kept.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct KeyAllowance {
+    #[serde(flatten)]
+    pub(super) quota: Quota,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) tools: Option<Vec<ToolGrant>>,
 }
 
 /// Something that happened to a sandbox.

@@ -115,6 +115,7 @@ fn key(id: &str, key: &ApiKey) -> KeyRow {
         prefix: key.prefix().to_owned(),
         hash: key.hash(),
         scopes: Scopes(vec![Scope::Create]),
+        tools: Some(vec!["pay where amount < 5 calls 1".parse().unwrap()]),
         quota: Quota {
             sandboxes: Some(3),
             ..Quota::default()

@@ -155,6 +155,7 @@ fn order(host: &SandboxHost, config: &DaemonConfig, id: &RunId, origin: &Templat
         snapshot: None,
         volumes: Vec::new(),
         longest_hold_ms: None,
+        tools: None,
     }
 }
 

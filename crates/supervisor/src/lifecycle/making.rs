@@ -26,7 +26,7 @@ use super::secrets;
 use super::{LifecycleError, OwnRoot, open_state, this_host};
 use crate::service::zygote;
 use crate::templates;
-use crate::tools::{self, ToolsOrder, ToolsProcess};
+use crate::tools::{self, ToolsOrder, ToolsPlace, ToolsProcess};
 use crate::volumes::HeldVolumes;
 use offleash_planner::base::kept_build;
 use offleash_planner::{self, ExecBasis, PlanError, PlanningHost};
@@ -52,6 +52,8 @@ pub(crate) struct LaunchSpec<'a> {
     pub(crate) purpose: Option<&'static str>,
     /// Whether a copy of its zygote's process is wanted as soon as it is made.
     pub(crate) wants_copy: bool,
+    /// Where its tools are served.
+    pub(crate) tools: ToolsPlace<'a>,
 }
 
 /// The state directory of a launch.
@@ -306,6 +308,7 @@ impl<'a> SandboxMaking<'a> {
             spec,
             recorded,
             purpose,
+            tools,
             ..
         } = self.launch;
         let new = NewRun {
@@ -336,7 +339,7 @@ impl<'a> SandboxMaking<'a> {
             volumes,
             live,
         };
-        match setup.start(&mut tending) {
+        match setup.start(&tools, &mut tending) {
             Ok(running) => Ok(HeldSandbox {
                 running,
                 setup,
@@ -407,7 +410,11 @@ fn outside(
 
 impl SandboxSetup {
     /// Makes the sandbox and starts its gateway; while there is nothing to do, `tending` goes on.
-    fn start(&mut self, tending: &mut SpareMaintenance) -> Result<RunningSandbox, LifecycleError> {
+    fn start(
+        &mut self,
+        place: &ToolsPlace<'_>,
+        tending: &mut SpareMaintenance,
+    ) -> Result<RunningSandbox, LifecycleError> {
         let Self {
             spec,
             chosen,
@@ -428,8 +435,10 @@ impl SandboxSetup {
             tools: spec.tools.clone(),
             grants: spec.tool_grants.clone(),
             ask_timeout: spec.network.asks.timeout(),
+            ledger: None,
+            has_door: false,
         };
-        let tools = tools::start(order, &mut *sandbox)?;
+        let tools = tools::start(order, &mut *sandbox, place)?;
         Ok(RunningSandbox {
             sandbox,
             gateway,

@@ -32,6 +32,7 @@ use super::preload::{self, Preload};
 use super::{LifecycleError, OwnRoot, RunReport, RunRequest, carry_out, conclude, level, new_id};
 use crate::run_client::ExecIo;
 use crate::sandbox_loop::{Attention, Ending, LoopSandbox, SandboxClient, SandboxLoop, WaitList};
+use crate::tools::ToolsPlace;
 use offleash_planner::{self, ExecBasis, PlanningHost};
 
 /// A sandbox that waits for its command. Dropping it ends it; [`Self::discard`] does so and leaves nothing.
@@ -79,6 +80,7 @@ impl PrewarmedSandbox {
             recorded: &[],
             purpose: None,
             wants_copy: false,
+            tools: ToolsPlace::default(),
         })?;
         let ready = making.plan()?;
         let planned = ready.plan().clone();

@@ -23,6 +23,7 @@ use super::message::{
 use super::order::SOCKET;
 use super::replies::Replies;
 use super::sandbox_use::SandboxUse;
+use crate::tools::ToolsClient;
 
 mod network;
 
@@ -56,6 +57,11 @@ impl SupervisorClient {
             used: Some(used),
             ..self
         }
+    }
+
+    /// The door of its tools, whether or not it has any.
+    pub fn tools(&self) -> ToolsClient {
+        ToolsClient::in_directory(&self.directory)
     }
 
     /// What knows that the sandbox is used, for what lives longer than this.

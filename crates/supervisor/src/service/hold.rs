@@ -22,13 +22,15 @@ use super::authority::Authority;
 use super::log::Log;
 use super::message::{Ended, Hello, VERSION};
 use super::order::{ENDED, MAX_HOLD, OrderError, SOCKET, SupervisorOrder};
-use super::serve::{self, EndRemains, SocketService, UsageBounds, listen};
+use super::serve::{self, EndRemains, SocketService, UsageBounds};
 use super::users::Users;
 use crate::lifecycle::LifecycleError;
 use crate::lifecycle::making::{
     self, CallerEnvironment, HeldSandbox, LaunchSpec, PlannedCommand, RunningSandbox, SandboxMaking, SandboxSetup,
     StateSource, UnmadeSandbox,
 };
+use crate::tools::ToolsPlace;
+use crate::trusted_socket::listen;
 use offleash_planner::base::{is_copied, is_kept};
 
 /// SIGHUP, SIGINT, SIGQUIT and SIGTERM; the last one ends the sandbox, the others are for whoever has a terminal.
@@ -73,6 +75,14 @@ pub fn hold(order: &SupervisorOrder, answered: impl FnOnce(&LaunchAnswer) -> io:
                 recorded: &shell,
                 purpose: Some(OF_THE_DAEMON),
                 wants_copy: order.wants_copy,
+                tools: match &order.tools {
+                    Some(tools) => ToolsPlace {
+                        directory: Some(order.directory.as_path()),
+                        ledger: Some(tools.ledger.as_path()),
+                        env: Some(&tools.env),
+                    },
+                    None => ToolsPlace::default(),
+                },
             },
             directory: order.directory.as_path(),
             cwd: None,

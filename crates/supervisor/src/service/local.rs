@@ -20,6 +20,7 @@ use super::hold::{ServedSandbox, ServiceSpec, Start, detach, shell};
 use super::order::MAX_HOLD;
 use crate::lifecycle::making::{CallerEnvironment, LaunchSpec, PlannedCommand, StateSource};
 use crate::lifecycle::{KeptSandbox, LifecycleError, RunReport, record_kept};
+use crate::tools::ToolsPlace;
 
 /// What the process is told that is to hold a sandbox for one program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,6 +88,10 @@ pub fn hold_local(
             recorded: &command,
             purpose: None,
             wants_copy: false,
+            tools: ToolsPlace {
+                directory: Some(&directory),
+                ..ToolsPlace::default()
+            },
         },
         directory: &directory,
         cwd: Some(cwd.map_or(Start::Usual, Start::At)),

@@ -20,6 +20,7 @@ use offleash_core::network::{
 use offleash_core::spec::{ImageSpec, NetworkSpec, RootChoice, SandboxSpec, VolumeMount, ZygoteRole};
 use offleash_core::template::TemplateName;
 use offleash_core::text::Text;
+use offleash_core::tool::{DeclaredTool, ToolGrant};
 use offleash_core::units::{Bytes, CpuCount};
 use offleash_core::vm::VmSpec;
 use offleash_images::ImageError;
@@ -79,6 +80,31 @@ pub struct SupervisorOrder {
     pub is_kept: bool,
     /// How long a client may hold it still, in milliseconds; [`MAX_HOLD`] if absent.
     pub longest_hold_ms: Option<u64>,
+    /// The tools that it has.
+    pub tools: Option<SandboxToolsOrder>,
+}
+
+/// The tools of a sandbox.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxToolsOrder {
+    /// Those that are declared.
+    pub tools: Vec<DeclaredTool>,
+    /// What is granted of them.
+    pub grants: Vec<ToolGrant>,
+    /// When a question about a call counts as denied, milliseconds.
+    pub ask_timeout_ms: u64,
+    /// The file in which calls are counted, which is there.
+    pub ledger: Text,
+    /// The variables of programs that are called; headers take values from them, too.
+    pub env: Vec<(Text, Text)>,
+}
+
+impl std::fmt::Debug for SandboxToolsOrder {
+    /// Without the variables.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&str> = self.tools.iter().map(|tool| tool.name.as_str()).collect();
+        write!(f, "SandboxToolsOrder({names:?}, {:?})", self.grants)
+    }
 }
 
 impl Dialogue for SupervisorOrder {
@@ -390,6 +416,11 @@ impl SupervisorOrder {
         let mut network = self.network.spec()?;
         // They open no host; with other rules they may be of use later.
         network.drop_idle();
+        if let Some(tools) = &self.tools
+            && ToolGrant::ask_of(&tools.tools, Some(&tools.grants))
+        {
+            network.asks.timeout = Some(Duration::from_millis(tools.ask_timeout_ms));
+        }
         let mut spec = SandboxSpec {
             level: self.level.map_or(LevelChoice::Auto, LevelChoice::Exactly),
             runtime: self.runtime.as_ref().map(|path| OsStr::from_bytes(&path.0).to_owned()),
@@ -408,6 +439,8 @@ impl SupervisorOrder {
             allow_ptrace: self.allow_ptrace,
             descent: self.descent,
             volumes: self.volumes.clone(),
+            tools: self.tools.iter().flat_map(|order| order.tools.clone()).collect(),
+            tool_grants: self.tools.as_ref().map(|order| order.grants.clone()),
             root: match &self.template {
                 // The layer is the supervisor's, and goes with the sandbox.
                 Template::Base => RootChoice::Base {
@@ -498,6 +531,13 @@ mod tests {
             }],
             snapshot: None,
             longest_hold_ms: Some(1),
+            tools: Some(SandboxToolsOrder {
+                tools: Vec::new(),
+                grants: vec!["pay where amount < 5 calls 1 ask".parse().unwrap()],
+                ask_timeout_ms: 1,
+                ledger: Text(b"/l".to_vec()),
+                env: vec![(Text(b"A".to_vec()), Text(b"b".to_vec()))],
+            }),
         }
     }
 

@@ -6,7 +6,6 @@ mod still;
 mod whole;
 
 use std::collections::BTreeMap;
-use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -35,6 +34,7 @@ use super::zygote;
 use crate::lifecycle::making::RunningSandbox;
 use crate::sandbox_loop::{Ending, Lingering, LoopSandbox, SandboxClient, SandboxLoop, WaitList, linger};
 use crate::tools::ToolsProcess;
+use crate::trusted_socket::is_trusted;
 use offleash_core::error::with_causes;
 
 /// The most connections at once; others wait in the socket's queue.
@@ -136,6 +136,10 @@ impl SandboxClient for SocketClients {
             }
             waiting.add(SocketSource::Client(*client), descriptor, flags);
         }
+    }
+
+    fn tool_noted(&mut self, line: String) {
+        self.service.log.note(LogLevel::Info, &line);
     }
 
     fn network_lost(&mut self, line: String) {
@@ -464,17 +468,4 @@ fn told(denial: &DenialRecord) -> String {
         "{} `{}` was refused{times}: {}",
         denial.subject, denial.name, denial.rule
     )
-}
-
-/// Whether the other side is us or root.
-fn is_trusted(socket: &OwnedFd) -> bool {
-    let ours = rustix::process::geteuid();
-    rustix::net::sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == ours || peer.uid.is_root())
-}
-
-/// Waits for connections at `path`, of which nobody else may be there.
-pub(super) fn listen(path: &std::path::Path) -> io::Result<OwnedFd> {
-    let listener = std::os::unix::net::UnixListener::bind(path)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener.into())
 }

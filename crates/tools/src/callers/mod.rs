@@ -1,8 +1,11 @@
 //! What is called for a tool.
 
+pub(crate) mod client;
 mod http;
 mod mcp;
 mod program;
+
+use std::sync::Arc;
 
 use offleash_core::tool::{DeclaredTool, ToolCaller};
 use serde_json::Value;
@@ -11,13 +14,24 @@ use crate::answer::CallFailure;
 
 pub(crate) use mcp::McpServers;
 
+use self::client::ToolClients;
+
 /// Makes the calls of one sandbox.
 #[derive(Debug, Default)]
 pub(crate) struct ToolCallers {
     servers: McpServers,
+    clients: Arc<ToolClients>,
 }
 
 impl ToolCallers {
+    /// Callers of which `clients` are those over the API.
+    pub(crate) fn with_clients(clients: Arc<ToolClients>) -> Self {
+        Self {
+            servers: McpServers::default(),
+            clients,
+        }
+    }
+
     /// Calls a tool, and gives up after its time.
     pub(crate) async fn call(&self, tool: &DeclaredTool, parameters: &Value) -> Result<Value, CallFailure> {
         let called = async {
@@ -25,6 +39,7 @@ impl ToolCallers {
                 ToolCaller::Program { argv } => program::call(argv, parameters).await,
                 ToolCaller::Http { url, headers } => http::call(url, headers, parameters).await,
                 ToolCaller::Mcp { argv, tool } => self.servers.call(argv, tool, parameters).await,
+                ToolCaller::Client => self.clients.call(tool.name.as_str(), parameters).await,
             }
         };
         let time = std::time::Duration::from_millis(tool.timeout.0);

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::shapes::{NetworkBody, NetworkRule, NewEgressProxy, NewSandbox, TextMap, VolumeMount};
 use crate::control::listing::list_filter;
+use crate::control::tools::tools;
 use crate::http::answer::ApiRefusal;
 use crate::http::destination::ENVD_PORT;
 use crate::http::query;
@@ -55,6 +56,7 @@ pub(super) fn create(
         },
         network: settings,
         volumes: new.volume_mounts.unwrap_or_default().into_iter().map(mount).collect(),
+        tools: tools(new.tools),
         idempotency_key,
         ..CreateRequest::default()
     })
@@ -207,7 +209,7 @@ mod tests {
     fn every_field_finds_its_place() {
         let text = r#"{"templateID":"base","timeout":7,"autoPause":true,"autoPauseMemory":true,"autoResume":{"enabled":true},
             "allow_internet_access":false,"secure":false,"metadata":{"a":"b"},"envVars":{"C":"d"},"mcp":null,"iam":{},
-            "volumeMounts":[{"name":"v","path":"/v"}],"unknown":[1],"network":{"allowPublicTraffic":false,"allowOut":["a.test"],
+            "volumeMounts":[{"name":"v","path":"/v"}],"tools":{"grants":["t calls 1"]},"unknown":[1],"network":{"allowPublicTraffic":false,"allowOut":["a.test"],
             "denyOut":["0.0.0.0/0"],"maskRequestHost":"x:${PORT}","dnsServers":["9.9.9.9"],
             "egressProxy":{"address":"p.test:1080","username":"u","password":"w","tls":{"enabled":false}},"httpsPorts":[8443,443],"rules":{"a.test":[{"transform":{"headers":{"X":"y"}}}]}}}"#;
         let texts = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
@@ -233,6 +235,10 @@ mod tests {
                 }),
                 https_ports: BTreeSet::from([443, 8443]),
                 ..NetworkSettings::default()
+            },
+            tools: offleash_daemon::ToolsRequest {
+                grants: Some(vec!["t calls 1".to_owned()]),
+                answered: Vec::new(),
             },
             volumes: vec![VolumeMountRequest {
                 volume: "v".to_owned(),

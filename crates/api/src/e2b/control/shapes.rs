@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::control::listing::state_word;
+use crate::control::tools::NewTools;
 use crate::http::time;
 
 pub(super) type TextMap = BTreeMap<String, String>;
@@ -31,6 +32,8 @@ pub(super) struct NewSandbox {
     pub(super) env_vars: Option<TextMap>,
     pub(super) iam: Option<Value>,
     pub(super) volume_mounts: Option<Vec<VolumeMount>>,
+    /// Not of E2B: the tools that code in it may call.
+    pub(super) tools: Option<NewTools>,
 }
 
 /// A volume in a sandbox.

@@ -185,6 +185,14 @@ tables! {
         /// How much the templates that one key has built may take on disk before it builds no more, MiB.
         max_mib: u64 = "`102400`",
     }
+    "tools" ToolKeys {
+        /// Policy with the tools (`[[tool]]`) that sandboxes may have. Programs that are called have the server's variables.
+        policy: PathBuf = "none",
+        /// What sandboxes of some templates have of them where nobody asks for less, by the template: `base = [\"pay calls 3\"]`.
+        templates: BTreeMap<String, Vec<String>> = "none",
+        /// How long a question about a call waits for an answer before the call is refused, seconds.
+        ask_timeout_seconds: u64 = "`60`",
+    }
     "images" Images {
         /// Images that keys may use: names in which `*` is any text, such as `python`, `ghcr.io/owner/*` or `python:3.*`.
         allow: Vec<String> = "`[\"*\"]`",
@@ -217,7 +225,7 @@ tables! {
 }
 
 /// Every table that the file can have.
-pub(super) const TABLES: [&str; 9] = [
+pub(super) const TABLES: [&str; 10] = [
     "sandboxes",
     "limits",
     "max_limits",
@@ -227,6 +235,7 @@ pub(super) const TABLES: [&str; 9] = [
     "snapshots",
     "templates",
     "images",
+    "tools",
 ];
 
 /// The tables of the file, each read by itself so that unknown keys are refused in all.
@@ -243,6 +252,7 @@ pub(super) struct Tables {
     pub(super) lifecycle: LifecycleKeys,
     pub(super) templates: Templates,
     pub(super) images: Images,
+    pub(super) tools: ToolKeys,
     pub(super) volumes: Volumes,
 }
 
@@ -264,6 +274,7 @@ impl Tables {
         let templates = table(rest, "templates")?;
         let images = table(rest, "images")?;
         let volumes = table(rest, "volumes")?;
+        let tools = table(rest, "tools")?;
         let server = Server::deserialize(Deserializer::from(root))?;
         Ok(Self {
             server,
@@ -277,6 +288,7 @@ impl Tables {
             lifecycle,
             templates,
             images,
+            tools,
             volumes,
         })
     }

@@ -286,3 +286,32 @@ proptest! {
         let _any_text_is_read_or_refused = text.parse::<Constraint>();
     }
 }
+
+#[test]
+fn names_alone_ask_for_all_that_may_be_had_and_never_for_more() {
+    let grants =
+        |texts: &[&str]| -> Vec<ToolGrant> { texts.iter().map(|text| text.parse().expect("a grant")).collect() };
+    let ceiling = grants(&["pay where amount < 5 calls 3 ask", "crm.* calls 2", "search"]);
+    for (wanted, expected) in [
+        (&["pay"][..], Some(&["pay where amount < 5 calls 3 ask"][..])),
+        (
+            &["*"],
+            Some(&["pay where amount < 5 calls 3 ask", "crm.* calls 2", "search"]),
+        ),
+        (&["crm.find"], Some(&["crm.find calls 2"])),
+        (&["s*,pay"], Some(&["pay where amount < 5 calls 3 ask", "search"])),
+        (
+            &["pay where amount < 4 calls 1 ask"],
+            Some(&["pay where amount < 4 calls 1 ask"]),
+        ),
+        (&[], Some(&[])),
+        (&["crm.find", "crm.make"], None),
+        (&["pay", "pay"], None),
+        (&["pay where amount < 6 calls 1 ask"], None),
+        (&["pay calls 1 ask"], None),
+        (&["other"], None),
+    ] {
+        let narrowed = ToolGrant::narrowed(&grants(wanted), &ceiling);
+        assert_eq!(narrowed.ok(), expected.map(grants), "{wanted:?}");
+    }
+}

@@ -1,0 +1,137 @@
+//! `offleash approvals`: questions about calls of tools, answered from the same machine: in sandboxes of the daemon and of `offleash mcp`.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use offleash_core::approval::{ApprovalAnswer, ApprovalSubject};
+use offleash_core::id::RunId;
+use offleash_core::text::Text;
+use offleash_store::{HostIdentity, SandboxDirectories, StateDirectory};
+use offleash_supervisor::tools::ToolsClient;
+use serde_json::{Value, json};
+
+use crate::args::{ApprovalListArgs, ApprovalsArgs, ApprovalsCommand};
+use crate::failure::Failure;
+use crate::remote::client;
+use crate::remote::table::Table;
+use crate::terminal;
+
+pub(crate) fn approvals(arguments: &ApprovalsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    match &arguments.command {
+        None => list(&ApprovalListArgs::default(), state),
+        Some(ApprovalsCommand::Ls(how)) => list(how, state),
+        Some(ApprovalsCommand::Approve(how)) => {
+            let (scope, answer) = match how.for_sandbox {
+                true => ("sandbox", ApprovalAnswer::Run),
+                false => ("once", ApprovalAnswer::Once),
+            };
+            decide(&how.id, answer, "approve", &json!({ "scope": scope }), state)
+        }
+        Some(ApprovalsCommand::Deny(how)) => decide(&how.id, ApprovalAnswer::Denied, "deny", &json!({}), state),
+    }
+}
+
+fn list(how: &ApprovalListArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let mut open = OwnDoors::find(state)?.open()?;
+    match client(state).and_then(|client| Ok(client.get("/v1/approvals")?)) {
+        Ok(listed) => open.extend(
+            listed
+                .get("approvals")
+                .and_then(Value::as_array)
+                .cloned()
+                .unwrap_or_default(),
+        ),
+        // What is asked without a daemon is what there is.
+        Err(_) if !open.is_empty() => {}
+        Err(failure) => return Err(failure),
+    }
+    if how.json {
+        let lines: String = open.iter().map(|one| format!("{one}\n")).collect();
+        terminal::print(lines.as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = Table::new(&["APPROVAL", "TOOL", "PARAMETERS", "LEFT"]);
+    for one in &open {
+        let text = |name: &str| one.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let left = Duration::from_millis(one.get("left_ms").and_then(Value::as_u64).unwrap_or_default());
+        let parameters = one.get("parameters").map(Value::to_string).unwrap_or_default();
+        table.row([text("id"), text("tool"), parameters, format!("{}s", left.as_secs())]);
+    }
+    table.print()
+}
+
+fn decide(
+    id: &str,
+    answer: ApprovalAnswer,
+    how: &str,
+    body: &Value,
+    state: Option<&Path>,
+) -> Result<ExitCode, Failure> {
+    // As ids are written, nothing of one is to be encoded.
+    if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+        let id = Text::from(OsStr::new(id));
+        return Err(Failure::new(format!("`{id}` is no approval"))
+            .with_hint("`offleash approvals ls` lists those that are open"));
+    }
+    if !OwnDoors::find(state)?.decide(id, answer)? {
+        client(state)?.post(&format!("/v1/approvals/{id}/{how}"), body)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The doors of sandboxes of `offleash mcp`, which no daemon knows.
+struct OwnDoors {
+    sandboxes: Option<SandboxDirectories>,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl OwnDoors {
+    fn find(state: Option<&Path>) -> Result<Self, Failure> {
+        let state = StateDirectory::open_existing(state, &HostIdentity::of_this_process())?;
+        let sandboxes = state.map(|state| state.own_sandboxes()).transpose()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Failure::new(format!("cannot start an event loop: {error}")))?;
+        Ok(Self { sandboxes, runtime })
+    }
+
+    fn open(&self) -> Result<Vec<Value>, Failure> {
+        let mut all = Vec::new();
+        let Some(sandboxes) = &self.sandboxes else {
+            return Ok(all);
+        };
+        for id in sandboxes.ids().map_err(|error| Failure::from_error(&error))? {
+            let door = ToolsClient::in_directory(&sandboxes.path_of(&id));
+            // One that does not answer has nothing to be decided.
+            for open in self.runtime.block_on(door.approvals()).unwrap_or_default() {
+                if let ApprovalSubject::ToolCall { tool, parameters } = open.about {
+                    let parameters: Value = serde_json::from_str(&parameters).unwrap_or_default();
+                    all.push(json!({
+                        "id": format!("{id}-{}", open.id), "sandbox": id.as_str(), "tool": tool, "parameters": parameters,
+                        "left_ms": open.left_ms,
+                    }));
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Answers a question; `false` where it is none of these sandboxes'.
+    fn decide(&self, approval: &str, answer: ApprovalAnswer) -> Result<bool, Failure> {
+        let asked = approval
+            .rsplit_once('-')
+            .and_then(|(id, number)| Some((id.parse::<RunId>().ok()?, number.parse().ok()?)));
+        let (Some((id, number)), Some(sandboxes)) = (asked, &self.sandboxes) else {
+            return Ok(false);
+        };
+        let door = ToolsClient::in_directory(&sandboxes.path_of(&id));
+        let decided = door
+            .is_there()
+            .then(|| self.runtime.block_on(door.decide(number, answer)));
+        let decided = decided.transpose();
+        decided
+            .map(|decided| decided.unwrap_or(false))
+            .map_err(|error| Failure::new(format!("approval `{approval}` cannot be answered: {error}")))
+    }
+}
