@@ -59,6 +59,8 @@ enum Benchmark {
     Interpreter(bench::InterpreterOptions),
     /// What real work takes: git, package managers, a compiler, renames, processes, many files
     Work(bench::WorkOptions),
+    /// What a command of level `simulated` takes, beside bash and level `process`
+    Simulated(bench::SimulatedOptions),
     /// What images, builds, checkpoints and snapshots take
     Storage(bench::StorageOptions),
     /// What a sandbox of each level costs, beside runtimes of containers
@@ -99,6 +101,9 @@ fn main() -> ExitCode {
         Task::Bench {
             benchmark: Benchmark::Storage(options),
         } => bench::run_storage(&options),
+        Task::Bench {
+            benchmark: Benchmark::Simulated(options),
+        } => bench::run_simulated(&options),
         Task::Bench {
             benchmark: Benchmark::EgressPart { part },
         } => bench::take_part(&part),

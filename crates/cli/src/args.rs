@@ -351,7 +351,7 @@ pub(crate) struct SandboxArgs {
     /// Pass a variable of this name, or set it.
     #[arg(long, short = 'e', value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<OsString>,
-    /// Isolation level.
+    /// Isolation level; `auto:simulated` begins simulated and runs programs at level `process`.
     #[arg(long, value_name = "LEVEL")]
     pub(crate) level: Option<String>,
     /// Refuse to run at a weaker level.

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use offleash_core::exec::TerminalSize;
+use offleash_core::level::{Level, LevelChoice};
 use offleash_core::limits::LimitName;
 use offleash_core::network::RuleVerdict;
 use offleash_core::record::{LimitHit, Outcome, RunRecord};
@@ -65,6 +66,16 @@ pub(crate) fn specify_run(arguments: &RunArgs, state: Option<&Path>) -> Result<(
             "`--warm` and `--volume` do not go together: a sandbox that waits would have the volume",
         )
         .with_hint("leave one of the two out"));
+    }
+    let is_simulated = matches!(
+        spec.level,
+        LevelChoice::Escalating | LevelChoice::Exactly(Level::Simulated)
+    );
+    if spec.warm > 0 && is_simulated {
+        return Err(
+            Failure::new("`--warm` is of no use at level `simulated`: there is nothing that could wait")
+                .with_hint("leave it out"),
+        );
     }
     if let Some(name) = &arguments.image {
         let source = ImageSource {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use offleash_core::error::Explained;
-use offleash_core::level::{DegradeMode, Level, LevelChoice};
+use offleash_core::level::{DegradeMode, ESCALATING, Level, LevelChoice};
 use offleash_core::path_rules::{PathPattern, PatternAnchors};
 use offleash_core::policy::Policy;
 use offleash_core::spec::{
@@ -177,6 +177,7 @@ fn apply_level(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Fa
         |flag: &str, text: &String| Level::from_str(text).map_err(|error| bad_flag(flag, OsStr::new(text), &error));
     match &arguments.level {
         Some(text) if text == "auto" => spec.level = LevelChoice::Auto,
+        Some(text) if text == ESCALATING => spec.level = LevelChoice::Escalating,
         Some(text) => spec.level = LevelChoice::Exactly(level("--level", text)?),
         None => {}
     }

@@ -54,6 +54,7 @@ pub(crate) fn supervise(mut words: impl Iterator<Item = OsString>) -> ExitCode {
             let words: Vec<OsString> = std::iter::once(name).chain(words).collect();
             alone(|| Failure::from_error(&microvm::become_hypervisor(&words)).print())
         }
+        (Some(SupervisorRole::SimulatedWorker), None) => alone(simulated_worker),
         _ => Failure::new("expected the role of a process that offleash starts itself")
             .with_hint("`offleash run` runs a command")
             .print(),
@@ -237,6 +238,11 @@ fn carry_vm(template: Option<i32>) -> ExitCode {
         }
         Err(error) => Failure::from_error(&error).print(),
     }
+}
+
+/// Is the worker of a simulated shell.
+fn simulated_worker() -> ExitCode {
+    exit_code(offleash_simulated::run_worker().is_ok())
 }
 
 /// Makes a snapshot of what a sandbox wrote, in steps. What is written to descriptor 3 says that the sandbox stands still.

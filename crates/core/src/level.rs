@@ -4,6 +4,8 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Level {
+    /// A shell that is simulated, without an operating system: it runs no program.
+    Simulated,
     /// Landlock, seccomp and rlimits, in the host's own namespaces: where user namespaces are forbidden.
     ProcessLandlock,
     /// Namespaces, a built root file system, seccomp, Landlock, cgroups and rlimits.
@@ -18,9 +20,15 @@ impl Level {
     /// All levels of real processes, weakest first.
     pub const ALL: [Level; 4] = [Level::ProcessLandlock, Level::Process, Level::Container, Level::Microvm];
 
+    /// Whether it runs programs.
+    pub fn has_processes(self) -> bool {
+        self != Level::Simulated
+    }
+
     /// The level's name as written in flags, policies and records.
     pub fn name(self) -> &'static str {
         match self {
+            Level::Simulated => "simulated",
             Level::ProcessLandlock => "process-landlock",
             Level::Process => "process",
             Level::Container => "container",
@@ -37,15 +45,15 @@ impl std::fmt::Display for Level {
 
 /// A word that names no level.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is not a level: expected auto, process-landlock, process, container or microvm", .0.escape_debug())]
+#[error("`{}` is not a level: expected auto, simulated, process-landlock, process, container or microvm", .0.escape_debug())]
 pub struct LevelError(pub String);
 
 impl std::str::FromStr for Level {
     type Err = LevelError;
 
     fn from_str(text: &str) -> Result<Self, LevelError> {
-        Level::ALL
-            .into_iter()
+        std::iter::once(Level::Simulated)
+            .chain(Level::ALL)
             .find(|level| level.name() == text)
             .ok_or_else(|| LevelError(text.to_owned()))
     }
@@ -57,9 +65,14 @@ pub enum LevelChoice {
     /// The strongest that the machine offers, among those that do not need an image.
     #[default]
     Auto,
+    /// Simulated; programs that it does not have run at level `process`, on the same files.
+    Escalating,
     /// This one or an error.
     Exactly(Level),
 }
+
+/// The word for [`LevelChoice::Escalating`].
+pub const ESCALATING: &str = "auto:simulated";
 
 /// What to do when something that was asked for cannot be enforced here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]

@@ -17,7 +17,7 @@ use crate::command::CommandRules;
 use crate::command_trigger::CommandTrigger;
 use crate::env::EnvRules;
 use crate::gpu::GpuChoice;
-use crate::level::{DegradeMode, Level, LevelChoice};
+use crate::level::{DegradeMode, ESCALATING, Level, LevelChoice};
 use crate::limits::{LimitName, Limits};
 use crate::path_rules::PathRules;
 use crate::spec::{
@@ -469,6 +469,9 @@ fn some_level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Level
     let word = String::deserialize(deserializer)?;
     if word == "auto" {
         return Ok(Some(LevelChoice::Auto));
+    }
+    if word == ESCALATING {
+        return Ok(Some(LevelChoice::Escalating));
     }
     word.parse()
         .map(|level| Some(LevelChoice::Exactly(level)))

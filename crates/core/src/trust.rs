@@ -25,7 +25,8 @@ pub fn widened(policy: &Policy) -> Vec<String> {
             keys.push(key.to_owned());
         }
     };
-    note(matches!(policy.level, Some(LevelChoice::Exactly(_))), "level");
+    // Whichever it is: one may be weaker than what the owner has without a word.
+    note(policy.level.is_some_and(|level| level != LevelChoice::Auto), "level");
     note(policy.degrade == Some(DegradeMode::Allow), "degrade");
     note(
         policy.workspace == Some(WorkspaceChoice::Mode(WorkspaceMode::Rw)),
@@ -182,6 +183,18 @@ mod tests {
         assert_eq!(keys(secret), ["network.secret (`K`)"]);
         assert_eq!(keys("[network]\npublish = [\"0:3000\"]"), ["network.publish (`3000`)"]);
         assert_eq!(keys("[network]\nhost_ports = [5432]"), ["network.host_ports (`5432`)"]);
+    }
+
+    #[test]
+    fn which_level_it_is_is_the_owners_to_say_whichever_word_says_so() {
+        let keys = |policy: &str| widened(&Policy::parse(policy).unwrap());
+        for level in ["simulated", "auto:simulated", "process", "process-landlock"] {
+            assert_eq!(keys(&format!("level = \"{level}\"")), ["level"]);
+        }
+        assert_eq!(
+            keys("level = \"auto\"\nmin_level = \"container\""),
+            Vec::<String>::new()
+        );
     }
 
     #[test]

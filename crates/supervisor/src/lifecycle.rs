@@ -341,7 +341,11 @@ impl SandboxSetup {
             argv: request.command.clone(),
             env,
             cwd,
-            stdin: Stdin::Stream,
+            stdin: match self.plan.level.has_processes() || !rustix::termios::isatty(rustix::stdio::stdin()) {
+                true => Stdin::Stream,
+                // What it reads is there before it begins, and nobody knows when a person has said all.
+                false => Stdin::Null,
+            },
             tty: request.tty,
             // The first process is that user already, unless there are several.
             user: self.plan.has_superuser().then(|| user.ids()),

@@ -9,6 +9,7 @@ use offleash_isolation::limits::MEASURE_ROLE;
 pub use offleash_isolation::limits::SUPERVISE_COMMAND;
 use offleash_isolation::microvm::{CARRY_ROLE, HYPERVISOR_ROLE};
 use offleash_protocol::Dialogue;
+use offleash_simulated::WORKER_ROLE;
 use serde::{Deserialize, Serialize};
 
 use crate::buckets::SYNC_ROLE;
@@ -45,10 +46,12 @@ pub enum SupervisorRole {
     CarryVm,
     /// Becomes the hypervisor of one.
     BecomeHypervisor,
+    /// Carries the commands of a simulated shell out, behind walls of its own.
+    SimulatedWorker,
 }
 
 impl SupervisorRole {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Sandbox,
         Self::Local,
         Self::Prewarmed,
@@ -62,6 +65,7 @@ impl SupervisorRole {
         Self::ServeTools,
         Self::CarryVm,
         Self::BecomeHypervisor,
+        Self::SimulatedWorker,
     ];
 
     /// Its word behind the command.
@@ -80,6 +84,7 @@ impl SupervisorRole {
             Self::ServeTools => TOOLS_ROLE,
             Self::CarryVm => CARRY_ROLE,
             Self::BecomeHypervisor => HYPERVISOR_ROLE,
+            Self::SimulatedWorker => WORKER_ROLE,
         }
     }
 

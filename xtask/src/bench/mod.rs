@@ -14,6 +14,7 @@ mod memory;
 mod processes;
 mod report;
 mod sample;
+mod simulated;
 mod storage;
 mod throughput;
 mod work;
@@ -32,6 +33,7 @@ pub(crate) use egress::{EgressOptions, Part, run as run_egress, take_part};
 pub(crate) use helper::serve as serve_helper;
 pub(crate) use interpreter::{InterpreterOptions, run as run_interpreter};
 pub(crate) use levels::{LevelsOptions, run as run_levels};
+pub(crate) use simulated::{SimulatedOptions, run as run_simulated};
 pub(crate) use storage::{StorageOptions, run as run_storage};
 pub(crate) use work::{WorkOptions, run as run_work};
 

@@ -105,7 +105,18 @@ fn install_sdks() -> Vec<Skip> {
 fn check_sources(summary: &mut Summary) {
     step(summary, "format", || check(cargo().args(["fmt", "--all", "--check"])));
     step(summary, "lint", || {
-        check(cargo().args(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]))
+        check(cargo().args([
+            "clippy",
+            "--workspace",
+            // Another's sources, which are built and not judged.
+            "--exclude",
+            "offleash-bashkit",
+            "--no-deps",
+            "--all-targets",
+            "--",
+            "--deny",
+            "warnings",
+        ]))
     });
     step(summary, "documents", || {
         check(

@@ -23,6 +23,8 @@ const MICROVM: [&str; 6] = [
     "hypervisors",
     "guest-kernel",
 ];
+/// What level `simulated` cannot be without.
+const SIMULATED: [&str; 2] = ["kernel", "seccomp"];
 /// What level `process-landlock` cannot be without.
 const PROCESS_LANDLOCK: [&str; 3] = ["kernel", "landlock", "seccomp"];
 
@@ -33,6 +35,8 @@ pub(super) fn from_checks(checks: &[FeatureCheck]) -> Vec<LevelReport> {
 
 fn of_level(level: Level, checks: &[FeatureCheck]) -> LevelReport {
     match level {
+        // It is no level of processes, and is not among those that are asked about.
+        Level::Simulated => from_needs(level, &SIMULATED, checks),
         Level::ProcessLandlock => weaker(from_needs(level, &PROCESS_LANDLOCK, checks), checks),
         Level::Process => from_needs(level, &PROCESS, checks),
         Level::Container => from_needs(level, &CONTAINER, checks),

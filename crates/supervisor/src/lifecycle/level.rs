@@ -18,6 +18,7 @@ use offleash_isolation::microvm::{MicrovmBackend, hypervisor, images, kernel};
 use offleash_isolation::process::ProcessBackend;
 use offleash_isolation::process_landlock::ProcessLandlockBackend;
 use offleash_isolation::sandbox::{Backend, LeftoverKeeper, Sandbox, SandboxIds};
+use offleash_simulated::SimulatedBackend;
 use offleash_sys::process::is_root;
 
 use super::{LifecycleError, runtimes};
@@ -40,6 +41,7 @@ const MAX_MACHINE_CPUS: u32 = 16;
 pub fn choose(spec: &SandboxSpec) -> Result<Level, LifecycleError> {
     let level = match spec.level {
         LevelChoice::Auto => spec.min_level.unwrap_or(Level::Process).max(Level::Process),
+        LevelChoice::Escalating => Level::Simulated,
         LevelChoice::Exactly(level) => level,
     };
     match spec.min_level {
@@ -133,6 +135,7 @@ fn memory_of_machine(plan: &Plan) -> u64 {
 /// What makes sandboxes of a level.
 fn backend(level: Level) -> Box<dyn Backend> {
     match level {
+        Level::Simulated => Box::new(SimulatedBackend::default()),
         Level::Process => Box::new(ProcessBackend::default()),
         Level::ProcessLandlock => Box::new(ProcessLandlockBackend),
         Level::Container => Box::new(ContainerBackend::default()),
@@ -170,19 +173,22 @@ impl ChosenLevel {
         }
         let mut chosen = Self {
             level,
-            backend: backend(level),
+            backend: match spec.level {
+                LevelChoice::Escalating => Box::new(SimulatedBackend::escalating()),
+                _ => backend(level),
+            },
             fallback: fallback(spec),
             fallen: None,
             ids: spec.ids.unwrap_or_default(),
             runtime: runtime(spec, level)?,
             vm: spec.vm.clone(),
         };
-        if spec.gpu.is_some() && level == Level::Microvm {
+        if spec.gpu.is_some() && matches!(level, Level::Microvm | Level::Simulated) {
             let operation = "give a sandbox graphics cards";
             return Err(IsolationError::Unsupported { level, operation }.into());
         }
         let has_own_root = matches!(spec.root, RootChoice::Base { .. } | RootChoice::Image(_));
-        if has_own_root && level == Level::ProcessLandlock {
+        if has_own_root && matches!(level, Level::Simulated | Level::ProcessLandlock) {
             let operation = "give a sandbox a root of its own";
             return Err(IsolationError::Unsupported { level, operation }.into());
         }

@@ -9,22 +9,22 @@ use libc::{EPERM, sock_filter};
 use super::rule::{ArgumentTest, ArgumentWord, CallRefusal, CallRule, number_of};
 
 /// Every bit of an argument.
-const WHOLE: u32 = u32::MAX;
+pub(super) const WHOLE: u32 = u32::MAX;
 /// The bits of the type of a socket that are no flags (`SOCK_TYPE_MASK`, include/linux/net.h).
 const SOCKET_TYPE: u32 = 0xf;
 /// `SO_ORIGINAL_DST` and `IP6T_SO_ORIGINAL_DST` (linux/netfilter_ipv4.h, linux/netfilter_ipv6/ip6_tables.h).
 const ORIGINAL_DESTINATION: i32 = 80;
 const FIONBIO: u32 = 0x5421;
 
-static ALLOW: CallRule = CallRule::Allow;
-static REFUSE: CallRule = CallRule::Refuse(CallRefusal {
+pub(super) static ALLOW: CallRule = CallRule::Allow;
+pub(super) static REFUSE: CallRule = CallRule::Refuse(CallRefusal {
     errno: 1,
     notified: false,
     reason: None,
 });
 const _: () = assert!(EPERM == 1, "what `REFUSE` answers");
 
-const fn when(
+pub(super) const fn when(
     argument: u8,
     mask: u32,
     test: ArgumentTest,
@@ -40,7 +40,12 @@ const fn when(
     }
 }
 
-const fn equals(argument: u8, value: i32, then: &'static CallRule, otherwise: &'static CallRule) -> CallRule {
+pub(super) const fn equals(
+    argument: u8,
+    value: i32,
+    then: &'static CallRule,
+    otherwise: &'static CallRule,
+) -> CallRule {
     when(
         argument,
         WHOLE,
@@ -96,7 +101,7 @@ static FCNTL_PIPE: CallRule = equals(1, libc::F_SETPIPE_SZ, &ALLOW, &REFUSE);
 static IOCTL: CallRule = when(1, WHOLE, ArgumentTest::Equals(FIONBIO), &ALLOW, &REFUSE);
 
 // mmap and mprotect(address, length, protection): no memory becomes code.
-static NO_CODE: CallRule = when(
+pub(super) static NO_CODE: CallRule = when(
     2,
     WHOLE,
     ArgumentTest::AnyBit(libc::PROT_EXEC.cast_unsigned()),
@@ -105,7 +110,7 @@ static NO_CODE: CallRule = when(
 );
 
 // prlimit64(process, resource, new, old): of this process, and only read.
-static READ_LIMIT: CallRule = equals(0, 0, &NO_NEW_LIMIT, &REFUSE);
+pub(super) static READ_LIMIT: CallRule = equals(0, 0, &NO_NEW_LIMIT, &REFUSE);
 static NO_NEW_LIMIT: CallRule = equals(2, 0, &NO_NEW_LIMIT_AT_ALL, &REFUSE);
 static NO_NEW_LIMIT_AT_ALL: CallRule = CallRule::When {
     word: ArgumentWord::High(2),

@@ -7,6 +7,7 @@ mod neighbours;
 mod program;
 mod service;
 mod supervisor;
+mod worker;
 
 use super::FilterOptions;
 

@@ -1,0 +1,187 @@
+//! Makes sandboxes of the level `simulated`.
+
+use std::io;
+
+use offleash_core::level::Level;
+use offleash_core::limits::{LimitName, Limits};
+use offleash_core::plan::Plan;
+use offleash_isolation::error::IsolationError;
+use offleash_isolation::sandbox::{Backend, EnforcementReport, LeftoverKeeper, Sandbox};
+
+use crate::next_level::NextLevel;
+use crate::sandbox::SimulatedSandbox;
+use crate::served::{ServedTrees, not_here};
+use crate::wire::WorkerSetup;
+use crate::worker_process::WorkerProcess;
+
+/// How the rule of a command begins that the owner denied.
+const DENIED_COMMAND: &str = "commands.deny";
+
+/// Makes sandboxes of the level `simulated`.
+#[derive(Debug, Default)]
+pub struct SimulatedBackend {
+    /// One that was started ahead.
+    worker: Option<WorkerProcess>,
+    /// Whether programs run at level `process`.
+    escalates: bool,
+}
+
+impl SimulatedBackend {
+    /// One whose sandboxes have programs that they lack run at level `process`, on the same files.
+    pub fn escalating() -> Self {
+        Self {
+            worker: None,
+            escalates: true,
+        }
+    }
+}
+
+impl Backend for SimulatedBackend {
+    fn level(&self) -> Level {
+        Level::Simulated
+    }
+
+    fn prepare(&mut self, _: &offleash_isolation::sandbox::SandboxIds) -> Result<(), IsolationError> {
+        if self.worker.is_none() {
+            self.worker = Some(start()?);
+        }
+        Ok(())
+    }
+
+    fn create(&mut self, plan: &Plan, _: &mut dyn LeftoverKeeper) -> Result<Box<dyn Sandbox>, IsolationError> {
+        check(plan)?;
+        let trees = ServedTrees::open(plan)?;
+        let worker = match self.worker.take() {
+            Some(worker) => worker,
+            None => start()?,
+        };
+        let limits = &plan.limits;
+        let setup = WorkerSetup {
+            memory: limits.memory.map(|bytes| bytes.0),
+            cpu_seconds: limits.cpu_time.map(|time| time.0.div_ceil(1000)),
+            output: limits.output.map(|bytes| bytes.0),
+            tmp: limits.tmp.map(|bytes| bytes.0),
+            file_size: limits.file_size.map(|bytes| bytes.0),
+            mounts: trees.mount_points(),
+            user: plan.user.name.clone(),
+            home: plan.user.home.as_os_str().as_encoded_bytes().to_vec(),
+            hostname: plan.hostname.clone(),
+        };
+        let mut enforcement = enforcement(limits);
+        if self.escalates {
+            enforcement.holds(
+                "programs",
+                "level `process`, one at a time, in a sandbox of its own over the same layer",
+            );
+        }
+        let next_level = self.escalates.then(|| NextLevel::new(plan));
+        let sandbox = SimulatedSandbox::new(worker, trees, limits.clone(), enforcement, next_level, &setup)?;
+        Ok(Box::new(sandbox))
+    }
+}
+
+fn start() -> Result<WorkerProcess, IsolationError> {
+    WorkerProcess::start().map_err(|source: io::Error| IsolationError::Step {
+        level: Level::Simulated,
+        step: "starting the worker".to_owned(),
+        subject: String::new(),
+        source,
+    })
+}
+
+/// Refuses what this level cannot hold or give.
+fn check(plan: &Plan) -> Result<(), IsolationError> {
+    if plan.network {
+        return Err(not_here("a network", "nothing in it makes connections"));
+    }
+    if !plan.executables.is_empty() {
+        return Err(not_here(
+            "that only some programs run",
+            "it has commands of its own, and no program",
+        ));
+    }
+    if plan.entries.iter().any(|entry| entry.rule.starts_with(DENIED_COMMAND)) {
+        return Err(not_here(
+            "that some programs do not run",
+            "it has commands of its own, and no program",
+        ));
+    }
+    if plan.users.len() > 1 {
+        return Err(not_here("several users", "it has one"));
+    }
+    Ok(())
+}
+
+/// What holds such a sandbox, and its limits.
+fn enforcement(limits: &Limits) -> EnforcementReport {
+    let mut report = EnforcementReport::default();
+    report.holds("commands", "simulated: no program of the machine is executed");
+    report.holds(
+        "files",
+        "served by the supervisor, below the directories that are granted",
+    );
+    report.holds("network", "none: a filter of system calls without sockets");
+    report.holds(
+        "worker",
+        "a process with one socket, seccomp, rlimits and no capability",
+    );
+    for (limit, means) in [
+        (LimitName::Memory, "RLIMIT_DATA of the worker"),
+        (LimitName::CpuTime, "RLIMIT_CPU of the worker"),
+        (LimitName::WallTime, "the supervisor's clock"),
+        (LimitName::Output, "the supervisor counts"),
+        (LimitName::Workspace, "the supervisor counts what it writes"),
+        (LimitName::Inodes, "the supervisor counts what it writes"),
+        (LimitName::Depth, "the supervisor counts what it writes"),
+        (LimitName::FileSize, "the supervisor counts what it writes"),
+        (LimitName::Tmp, "the file system in the worker's memory"),
+    ] {
+        report.holds_limit(limit, means);
+    }
+    for (limit, reason) in [
+        (LimitName::Pids, "there are no processes"),
+        (LimitName::OpenFiles, "there are no descriptors of the kernel"),
+        (
+            LimitName::Swap,
+            "the memory limit is of address space, wherever its pages are",
+        ),
+    ] {
+        report.holds_limit(limit, reason);
+    }
+    if limits.cpus.is_some() {
+        report.holds_limit(LimitName::Cpus, "one thread runs");
+    }
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{PlanFixture, entry};
+    use offleash_core::plan::PlanNode;
+
+    fn refusal(change: impl FnOnce(&mut Plan)) -> String {
+        let mut fixture = PlanFixture::new();
+        check(&fixture.plan).unwrap();
+        change(&mut fixture.plan);
+        check(&fixture.plan).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn rules_about_commands_are_refused_since_those_of_the_shell_are_no_programs() {
+        let denied = entry(
+            "/usr/bin/curl",
+            PlanNode::Hidden { directory: false },
+            "commands.deny `curl`",
+        );
+        assert!(refusal(|plan| plan.entries.push(denied)).contains("that some programs do not run"));
+        let allowed = |plan: &mut Plan| plan.executables.push("/usr/bin/git".into());
+        assert!(refusal(allowed).contains("that only some programs run"));
+    }
+
+    #[test]
+    fn a_network_and_several_users_are_refused() {
+        assert!(refusal(|plan| plan.network = true).contains("a network"));
+        assert!(refusal(|plan| plan.users = vec![plan.user.clone(), plan.user.clone()]).contains("several users"));
+    }
+}

@@ -1,0 +1,129 @@
+//! The worker's end of its socket. Every question waits for its answer.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use offleash_core::exec::OutputStream;
+use offleash_protocol::{MessageDecoder, encode};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use crate::engine::{EngineHost, ProgramPlace, ProgramRequest, ProgramRun};
+use crate::wire::{FileAnswer, FileRequest, FromWorker, MAX_PIECE, ToWorker};
+
+const READ_AT_ONCE: usize = 64 * 1024;
+
+/// The socket, and what was read of it.
+#[derive(Debug)]
+pub(super) struct Link(Mutex<LinkState>);
+
+#[derive(Debug)]
+struct LinkState {
+    socket: OwnedFd,
+    incoming: MessageDecoder<ToWorker>,
+    buffer: Vec<u8>,
+}
+
+impl Link {
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self(Mutex::new(LinkState {
+            socket,
+            incoming: MessageDecoder::new(),
+            buffer: vec![0; READ_AT_ONCE],
+        }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, LinkState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next message; `None` when the supervisor is gone.
+    ///
+    /// # Errors
+    /// When the socket fails, or what comes is no message.
+    pub(super) fn next(&self) -> io::Result<Option<ToWorker>> {
+        self.state().next()
+    }
+
+    /// Sends a message, and waits until it is taken.
+    ///
+    /// # Errors
+    /// When the supervisor is gone, or it is too long.
+    pub(super) fn send(&self, message: &FromWorker) -> io::Result<()> {
+        self.state().send(message)
+    }
+
+    /// Asks, and ends the process if nobody answers: whatever it did then would be done for nobody.
+    fn ask(&self, question: &FromWorker) -> ToWorker {
+        let mut state = self.state();
+        let answer = state.send(question).and_then(|()| state.next());
+        match answer {
+            Ok(Some(answer)) => answer,
+            Ok(None) | Err(_) => std::process::exit(1),
+        }
+    }
+}
+
+impl LinkState {
+    fn next(&mut self) -> io::Result<Option<ToWorker>> {
+        loop {
+            if let Some(message) = self.incoming.next().map_err(io::Error::other)? {
+                return Ok(Some(message));
+            }
+            match rustix::net::recv(&self.socket, self.buffer.as_mut_slice(), RecvFlags::empty()) {
+                Ok((0, _)) => return Ok(None),
+                Ok((count, _)) => self.incoming.push(self.buffer.get(..count).unwrap_or_default()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn send(&mut self, message: &FromWorker) -> io::Result<()> {
+        let bytes = encode(message).map_err(io::Error::other)?;
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            match rustix::net::send(&self.socket, rest, SendFlags::NOSIGNAL) {
+                Ok(count) => rest = rest.get(count..).unwrap_or_default(),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl EngineHost for Link {
+    fn files(&self, request: FileRequest) -> FileAnswer {
+        match self.ask(&FromWorker::Files(request)) {
+            ToWorker::Files(answer) => answer,
+            _ => FileAnswer::Failed {
+                errno: Errno::PROTO.raw_os_error(),
+            },
+        }
+    }
+
+    fn find_program(&self, name: &str) -> ProgramPlace {
+        match self.ask(&FromWorker::Program(name.to_owned())) {
+            ToWorker::Program(place) => place,
+            _ => ProgramPlace::Nowhere,
+        }
+    }
+
+    fn run_program(&self, request: ProgramRequest) -> Option<ProgramRun> {
+        match self.ask(&FromWorker::Run(request)) {
+            ToWorker::Ran(run) => Some(run),
+            _ => None,
+        }
+    }
+
+    fn output(&self, stream: OutputStream, bytes: Vec<u8>) {
+        for piece in bytes.chunks(MAX_PIECE) {
+            let bytes = piece.to_vec();
+            if self.send(&FromWorker::Output { stream, bytes }).is_err() {
+                std::process::exit(1);
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The filter of our own worker on the running kernel: memory, threads and its socket pass, and nothing else.
+
+use std::thread;
+
+use libc::{ENOSYS, EPERM};
+
+use super::kernel::errno;
+use crate::seccomp::compile_worker;
+use crate::socket;
+
+fn under<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
+    let filter = compile_worker();
+    let filtered = thread::spawn(move || {
+        filter.install().expect("seccomp filters are supported");
+        body()
+    });
+    filtered.join().expect("the filtered thread ends well")
+}
+
+#[test]
+fn memory_threads_and_the_socket_that_is_there_are_had() {
+    let (ours, theirs) = socket::stream_pair().unwrap();
+    let told = under(move || {
+        let sent = thread::spawn(move || rustix::net::send(&ours, b"hello", rustix::net::SendFlags::empty()));
+        let mut told = [0; 5];
+        rustix::net::recv(&theirs, &mut told, rustix::net::RecvFlags::empty()).unwrap();
+        assert_eq!(sent.join().unwrap(), Ok(5));
+        thread::sleep(std::time::Duration::from_millis(1));
+        vec![0_u8; 4 << 20].len();
+        told
+    });
+    assert_eq!(&told, b"hello");
+}
+
+/// Each would be another error, or none, without the filter.
+#[test]
+fn files_programs_processes_sockets_and_code_do_not_exist() {
+    let path = c"/".as_ptr().expose_provenance() as u64;
+    let here = i64::from(libc::AT_FDCWD).cast_unsigned();
+    let stream = [libc::AF_INET, libc::SOCK_STREAM, 0].map(|number| u64::from(number.cast_unsigned()));
+    let code = u64::from((libc::PROT_READ | libc::PROT_EXEC).cast_unsigned());
+    let calls = [
+        ("openat", libc::SYS_openat, [here, path, 0, 0, 0]),
+        ("stat", libc::SYS_newfstatat, [here, path, 0, 0, 0]),
+        ("execve", libc::SYS_execve, [path, 0, 0, 0, 0]),
+        ("fork", libc::SYS_clone, [0, 0, 0, 0, 0]),
+        ("namespaces", libc::SYS_clone, [0x0002_0200, 0, 0, 0, 0]),
+        ("kill", libc::SYS_kill, [0x7fff_fffe, 0, 0, 0, 0]),
+        ("ptrace", libc::SYS_ptrace, [u64::MAX, 0, 0, 0, 0]),
+        ("socket", libc::SYS_socket, [stream[0], stream[1], stream[2], 0, 0]),
+        ("connect", libc::SYS_connect, [u64::MAX, 0, 0, 0, 0]),
+        ("sendmsg", libc::SYS_sendmsg, [u64::MAX, 0, 0, 0, 0]),
+        ("recvmsg", libc::SYS_recvmsg, [u64::MAX, 0, 0, 0, 0]),
+        ("mprotect", libc::SYS_mprotect, [0, 0, code, 0, 0]),
+        ("prctl", libc::SYS_prctl, [u64::MAX, 0, 0, 0, 0]),
+        ("unshare", libc::SYS_unshare, [0; 5]),
+        ("bpf", libc::SYS_bpf, [u64::MAX, 0, 0, 0, 0]),
+        ("io_uring_setup", libc::SYS_io_uring_setup, [0; 5]),
+    ];
+    let answers = under(move || calls.map(|(name, number, arguments)| (name, errno(number, arguments))));
+    let passed: Vec<_> = answers.iter().filter(|(_, errno)| *errno != EPERM).collect();
+    assert!(passed.is_empty(), "{passed:?}");
+    assert_eq!(under(|| errno(libc::SYS_clone3, [0; 5])), ENOSYS);
+}

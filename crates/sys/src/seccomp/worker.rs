@@ -1,0 +1,90 @@
+//! The filter of a process of our own in which strangers' code is simulated: memory, threads, time, and the descriptors that it has.
+//!
+//! It opens, makes and names nothing: no file, no socket, no program, no other process. What it needs of the machine it asks for over
+//! the one socket that it holds. Everything else fails with `EPERM`.
+
+use libc::sock_filter;
+
+use super::rule::{ArgumentTest, CallRefusal, CallRule, number_of};
+use super::service::{ALLOW, NO_CODE, READ_LIMIT, REFUSE, WHOLE, equals, when};
+
+static NOT_THERE: CallRule = CallRule::Refuse(CallRefusal {
+    errno: 38,
+    notified: false,
+    reason: None,
+});
+
+const _: () = assert!(libc::ENOSYS == 38, "what `NOT_THERE` answers");
+
+// clone(flags, …): threads of this process alone. The kernel refuses namespaces beside that flag.
+static THREADS: CallRule = when(
+    0,
+    WHOLE,
+    ArgumentTest::AnyBit(libc::CLONE_THREAD.cast_unsigned()),
+    &ALLOW,
+    &REFUSE,
+);
+
+// fcntl(descriptor, command): flags are only read.
+static FCNTL: CallRule = equals(1, libc::F_GETFL, &ALLOW, &FCNTL_GETFD);
+static FCNTL_GETFD: CallRule = equals(1, libc::F_GETFD, &ALLOW, &REFUSE);
+
+/// The list, by number; what is not in it fails.
+static CALLS: &[(libc::c_long, &CallRule)] = &[
+    // The socket, and words on standard error.
+    (libc::SYS_read, &ALLOW),
+    (libc::SYS_write, &ALLOW),
+    (libc::SYS_writev, &ALLOW),
+    (libc::SYS_sendto, &ALLOW),
+    (libc::SYS_recvfrom, &ALLOW),
+    (libc::SYS_close, &ALLOW),
+    (libc::SYS_fcntl, &FCNTL),
+    (libc::SYS_ppoll, &ALLOW),
+    // Threads, which parse what is long.
+    (libc::SYS_clone, &THREADS),
+    // Its arguments are in memory; the C library goes on with `clone`.
+    (libc::SYS_clone3, &NOT_THERE),
+    (libc::SYS_set_robust_list, &ALLOW),
+    (libc::SYS_rseq, &ALLOW),
+    (libc::SYS_futex, &ALLOW),
+    (libc::SYS_sched_yield, &ALLOW),
+    (libc::SYS_sched_getaffinity, &ALLOW),
+    (libc::SYS_restart_syscall, &ALLOW),
+    // Time and randomness.
+    (libc::SYS_clock_gettime, &ALLOW),
+    (libc::SYS_clock_nanosleep, &ALLOW),
+    (libc::SYS_nanosleep, &ALLOW),
+    (libc::SYS_gettimeofday, &ALLOW),
+    (libc::SYS_getrandom, &ALLOW),
+    // Memory.
+    (libc::SYS_mmap, &NO_CODE),
+    (libc::SYS_mprotect, &NO_CODE),
+    (libc::SYS_munmap, &ALLOW),
+    (libc::SYS_mremap, &ALLOW),
+    (libc::SYS_madvise, &ALLOW),
+    (libc::SYS_brk, &ALLOW),
+    // Who it is; its end, by its own signals too.
+    (libc::SYS_prlimit64, &READ_LIMIT),
+    (libc::SYS_getpid, &ALLOW),
+    (libc::SYS_gettid, &ALLOW),
+    (libc::SYS_rt_sigaction, &ALLOW),
+    (libc::SYS_rt_sigprocmask, &ALLOW),
+    (libc::SYS_rt_sigreturn, &ALLOW),
+    (libc::SYS_sigaltstack, &ALLOW),
+    (libc::SYS_exit, &ALLOW),
+    (libc::SYS_exit_group, &ALLOW),
+];
+
+/// What newer architectures have in another form.
+#[cfg(target_arch = "x86_64")]
+static OLD_CALLS: &[(libc::c_long, &CallRule)] = &[(libc::SYS_poll, &ALLOW), (libc::SYS_time, &ALLOW)];
+#[cfg(not(target_arch = "x86_64"))]
+static OLD_CALLS: &[(libc::c_long, &CallRule)] = &[];
+
+pub(super) fn program() -> Vec<sock_filter> {
+    let rule_of = |number: u32| {
+        let mut all = CALLS.iter().chain(OLD_CALLS);
+        all.find_map(|(known, rule)| (number_of(*known) == number).then_some(*rule))
+    };
+    super::emit::program_by(rule_of, libc::EPERM)
+}
