@@ -46,9 +46,10 @@ pub(crate) fn supervise(mut words: impl Iterator<Item = OsString>) -> ExitCode {
         (Some(SupervisorRole::FetchImage), None) => alone(fetch_image),
         (Some(SupervisorRole::SyncVolume), None) => alone(sync_volume),
         (Some(SupervisorRole::ServeTools), None) => serve_tools(),
-        (Some(SupervisorRole::CarryVm), template) => {
-            let template = template.and_then(|number| number.to_str()?.parse().ok());
-            alone(|| carry_vm(template))
+        (Some(SupervisorRole::CarryVm), first) => {
+            let numbers = first.into_iter().chain(words);
+            let template: Vec<i32> = numbers.filter_map(|number| number.to_str()?.parse().ok()).collect();
+            alone(|| carry_vm(&template))
         }
         (Some(SupervisorRole::BecomeHypervisor), Some(name)) => {
             let words: Vec<OsString> = std::iter::once(name).chain(words).collect();
@@ -230,7 +231,7 @@ fn serve_tools() -> ExitCode {
 }
 
 /// Carries the virtual machine of the sandbox that this is the first process of.
-fn carry_vm(template: Option<i32>) -> ExitCode {
+fn carry_vm(template: &[i32]) -> ExitCode {
     match microvm::carry(template) {
         Ok(why) => {
             terminal::complain(&why);

@@ -65,11 +65,20 @@ pub struct VmPlan {
 /// The template of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct VmTemplatePlan {
-    /// A file of the host.
+    /// A file of the host, which holds the state of its devices.
     #[serde(with = "crate::text::path_bytes")]
     pub path: PathBuf,
     /// What is done with it.
     pub used: TemplateUse,
+}
+
+impl VmTemplatePlan {
+    /// The file beside it that holds the machine's memory.
+    pub fn memory_path(&self) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push(".memory");
+        name.into()
+    }
 }
 
 /// What a machine does with its template.
@@ -78,6 +87,6 @@ pub struct VmTemplatePlan {
 pub enum TemplateUse {
     /// It is read, in place of booting.
     Restore,
-    /// It is written, once the machine has booted and before it is anybody's.
+    /// It is written by a machine that boots for nothing else, and then read.
     Save,
 }

@@ -40,6 +40,11 @@ pub(crate) trait LevelHolding: Debug {
     /// Takes in, at each turn, what the guest told.
     fn take_in(&mut self, served: &mut ServedBy) -> Vec<SandboxEvent>;
 
+    /// Corrects what was said of the sandbox when it was made, by what the guest told.
+    fn correct(&mut self, enforcement: &mut EnforcementReport) {
+        let _as_said = enforcement;
+    }
+
     /// Looks, after each tick of the watcher, at what that does not.
     fn look(&mut self, now: Instant, served: &mut ServedBy) -> Result<Vec<SandboxEvent>, IsolationError> {
         let _nothing_more = (now, served);
@@ -327,6 +332,7 @@ impl<H: LevelHolding> Sandbox for SupervisedSandbox<H> {
             events.extend(self.entered.turn(take_output));
         }
         events.extend(self.holding.take_in(&mut self.served));
+        self.holding.correct(&mut self.enforcement);
         if events.contains(&SandboxEvent::Gone) && self.killed.is_none() {
             // What it ended of, if that was a limit, comes first.
             events.splice(0..0, self.limits_reached(Instant::now()));

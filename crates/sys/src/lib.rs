@@ -20,6 +20,8 @@ pub mod cgroup;
 pub mod credentials;
 pub mod filter;
 #[cfg(feature = "std")]
+pub mod kvm;
+#[cfg(feature = "std")]
 pub mod landlock;
 pub mod machine;
 #[cfg(feature = "std")]

@@ -108,3 +108,32 @@ fn a_hypervisor_that_is_killed_ends_the_run_and_nothing_of_it_is_left() {
         assert!(!std::path::Path::new(&format!("/proc/{gone}")).exists(), "{gone}");
     }
 }
+
+#[test]
+fn a_machine_that_cannot_be_restored_boots_and_says_so_and_its_template_goes() {
+    let Some((site, flags)) = machine() else { return };
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let first = site.record(&flags, "echo here");
+    assert!(first["not_enforced"].get("template").is_none(), "{first}");
+    let templates = site.state().join("vm/templates");
+    let all = || -> Vec<std::path::PathBuf> {
+        let entries = std::fs::read_dir(&templates).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    };
+    let is_memory = |path: &std::path::PathBuf| path.extension().is_some_and(|extension| extension == "memory");
+    let state = all().into_iter().find(|path| !is_memory(path)).unwrap();
+    assert!(all().iter().any(is_memory), "{:?}", all());
+    // As long as it was, and with the mark of one that is whole.
+    let mut bytes = std::fs::read(&state).unwrap();
+    bytes[..64].fill(0);
+    std::fs::write(&state, bytes).unwrap();
+    let second = site.record(&flags, "echo here");
+    assert_eq!(second["stdout"]["data"], "here\n", "{second}");
+    let why = second["not_enforced"]["template"].as_str().unwrap();
+    assert!(why.contains("is not restored from its template"), "{why}");
+    assert!(
+        second["enforced"]["machine"].as_str().unwrap().ends_with(", booted"),
+        "{second}"
+    );
+    assert_eq!(all(), Vec::<std::path::PathBuf>::new());
+}

@@ -3,7 +3,6 @@
 use std::io;
 
 use offleash_core::plan::{Plan, PlanEntry, PlanNode};
-use offleash_core::vm::{Acceleration, TemplateUse};
 use offleash_protocol::GuestIds;
 use offleash_protocol::vm::{Begin, VERSION, VmLimit, VmMount, VmMountKind, VmNetwork, VmTree};
 use offleash_sys::credentials::{CapabilitySet, SUPERUSER};
@@ -12,7 +11,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use super::housing::TREE;
-use super::hypervisor::{self, VmCard};
+use super::hypervisor::VmCard;
 use super::order::CarrierOrder;
 use crate::limits::{HeldByGroup, rlimits};
 
@@ -35,13 +34,9 @@ pub(super) fn order(plan: &Plan) -> io::Result<CarrierOrder> {
     let Some(vm) = &plan.vm else {
         return Err(io::ErrorKind::NotFound.into());
     };
-    let template = vm.template.as_ref().map(|template| template.used);
-    let restores = template == Some(TemplateUse::Restore);
-    let measures = vm.acceleration == Acceleration::Tcg && !restores;
-    let counter_khz = measures.then(offleash_sys::timestamp::tsc_khz).flatten();
     Ok(CarrierOrder {
-        words: hypervisor::words(vm, VmCard::of(plan), restores, counter_khz),
-        template,
+        vm: vm.clone(),
+        card: VmCard::of(plan),
         begin: begin(plan),
     })
 }

@@ -5,6 +5,9 @@
 //! it says goes to standard error, of which the supervisor tells when the guest never spoke. When the supervisor, the
 //! machine or the hypervisor is gone it ends, and all that is in the sandbox with it.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,56 +16,39 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use offleash_core::vm::TemplateUse;
 use offleash_protocol::vm::{Begin, ENTROPY};
 use offleash_sys::network::sockets;
-use offleash_sys::spawn::{self, OrphanFate, SessionChoice, SpawnCommand};
-use offleash_sys::{credentials, process, socket};
+use offleash_sys::spawn;
+use offleash_sys::{credentials, process};
 use offleash_tree::{FileOwners, TreeOptions};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::SocketFlags;
 
-use super::housing::{CARRIER_INSIDE, TREE};
+use super::housing::TREE;
 use super::hypervisor::PROGRAM_INSIDE;
-use super::monitor::Monitor;
 use super::mux::{ChannelMux, MuxEvent};
 use super::order::{CarrierOrder, ORDER_INSIDE};
-use super::{HYPERVISOR_ROLE, template};
-use crate::limits::SUPERVISE_COMMAND;
+use super::saying::{complain, told};
+use super::starting::{self, BOOT_TIMEOUT, TemplateFiles};
 use crate::process::child::CONTROL;
 
-/// How long a machine may take to boot: emulated, on a machine with other work to do.
-const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long it may take from its beginning to its guest's first word: likewise emulated.
+const BEGINNING_TIMEOUT: Duration = Duration::from_secs(60);
 /// Most ports inside that are listened on outside.
 const MAX_LISTENERS: usize = 256;
 
-/// Carries the machine of this sandbox until it ends; answers why it ended. `template` is the number of the descriptor of its
+/// Carries the machine of this sandbox until it ends; answers why it ended. `template` has the numbers of the descriptors of its
 /// template, if it has one.
 ///
 /// # Errors
 /// What kept it from carrying one.
-pub fn carry(template: Option<i32>) -> io::Result<String> {
+pub fn carry(template: &[i32]) -> io::Result<String> {
     let order: CarrierOrder = read_order()?;
     let control = spawn::adopt_descriptor(CONTROL).map_err(|error| told("there is no control socket", error.into()))?;
-    let (channel, channel_end) = pair()?;
-    let (tree, tree_end) = pair()?;
-    let (monitor, monitor_end) = pair()?;
-    let null = File::options().read(true).open("/dev/null")?;
-    let said = said()?;
-    start_hypervisor(
-        &order,
-        &[
-            null.as_fd(),
-            said.as_fd(),
-            said.as_fd(),
-            channel_end.as_fd(),
-            tree_end.as_fd(),
-            monitor_end.as_fd(),
-        ],
-    )?;
-    drop((channel_end, tree_end, monitor_end));
+    let files = TemplateFiles::adopt(template)?;
+    let machine = starting::start(&order, files)?;
     let options = TreeOptions {
         owners: match has_one_id()? {
             true => FileOwners::Server,
@@ -75,31 +61,20 @@ pub fn carry(template: Option<i32>) -> io::Result<String> {
         rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC,
         rustix::fs::Mode::empty(),
     )?;
+    let tree = machine.hypervisor.tree.try_clone()?;
     std::thread::Builder::new()
         .name("tree".to_owned())
         .spawn(move || serve_tree(root, tree, &options))?;
-    let mut carrier = MachineCarrier {
-        channel: ChannelMux::new(channel),
-        control: Some(control),
-        begin: Some(order.begin),
-        listeners: BTreeMap::new(),
-        monitor,
-        saves: None,
-    };
-    match (order.template, template) {
-        (Some(TemplateUse::Restore), Some(file)) => {
-            carrier
-                .restore(&File::from(adopt(file)?))
-                .map_err(|error| told("restoring the machine", error))?;
-        }
-        (Some(TemplateUse::Save), Some(file)) => carrier.saves = Some(adopt(file)?.into()),
-        _ => {}
+    let channel = machine.hypervisor.channel.try_clone()?;
+    let mut carrier = MachineCarrier::new(channel, control, order.begin);
+    if machine.was_restored {
+        carrier.channel.greeted();
+        carrier.begin()?;
     }
-    carrier.carry()
-}
-
-fn adopt(number: i32) -> io::Result<OwnedFd> {
-    spawn::adopt_descriptor(number).map_err(|error| told("there is no template", error.into()))
+    let ended = carrier.carry(&CarrierTimes::default());
+    // Its sockets were open for as long as it may speak to them.
+    drop(machine);
+    ended
 }
 
 fn serve_tree(root: OwnedFd, channel: OwnedFd, options: &TreeOptions) {
@@ -108,27 +83,6 @@ fn serve_tree(root: OwnedFd, channel: OwnedFd, options: &TreeOptions) {
     if let Err(error) = served {
         complain(&format!("the tree is not served any more: {error}"));
     }
-}
-
-/// What it was started with for what goes wrong: its supervisor's file.
-fn said() -> io::Result<File> {
-    const STANDARD_ERROR: i32 = 2;
-    Ok(File::from(spawn::copy_descriptor(STANDARD_ERROR)?))
-}
-
-/// Says something there.
-fn complain(what: &str) {
-    use std::io::Write as _;
-    // Nobody can be told otherwise.
-    let _said = said().and_then(|mut said| writeln!(said, "{what}"));
-}
-
-fn told(what: &str, error: io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{what}: {error}"))
-}
-
-fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    socket::stream_pair().map_err(|error| told("making a socket pair", error))
 }
 
 fn read_order() -> io::Result<CarrierOrder> {
@@ -143,34 +97,13 @@ fn has_one_id() -> io::Result<bool> {
     Ok(map.split_whitespace().nth(2) == Some("1"))
 }
 
-fn start_hypervisor(order: &CarrierOrder, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let role = [CARRIER_INSIDE, SUPERVISE_COMMAND, HYPERVISOR_ROLE].map(str::to_owned);
-    let argv: Vec<Vec<u8>> = role
-        .iter()
-        .chain(&order.words)
-        .map(|word| word.clone().into_bytes())
-        .collect();
-    let command = SpawnCommand {
-        argv: &argv,
-        env: &[],
-        cwd: None,
-        descriptors,
-        session: SessionChoice::Same,
-        orphaned: OrphanFate::Dies,
-        user: None,
-    };
-    let started = spawn::spawn(&command);
-    started.map_err(|error| told("starting the hypervisor", io::Error::other(error)))?;
-    Ok(())
-}
-
 /// Becomes the hypervisor, with `words`, its name first: without any capability, and behind a filter that has nothing of
 /// mounts, namespaces and other processes. Answers why it could not.
 pub fn become_hypervisor(words: &[OsString]) -> io::Error {
     let become_it = || -> io::Result<std::convert::Infallible> {
         credentials::drop_capabilities()?;
         process::die_with_parent()?;
-        offleash_sys::seccomp::compile_hypervisor().install()?;
+        starting::enter_filter()?;
         let program = File::open(Path::new(PROGRAM_INSIDE))?;
         let words: Result<Vec<_>, _> = words
             .iter()
@@ -186,6 +119,24 @@ pub fn become_hypervisor(words: &[OsString]) -> io::Error {
     }
 }
 
+/// How long what is waited for may take.
+#[derive(Debug, Clone, Copy)]
+struct CarrierTimes {
+    /// The machine's greeting.
+    boot: Duration,
+    /// The guest's first word, once the machine was told what it is to become.
+    beginning: Duration,
+}
+
+impl Default for CarrierTimes {
+    fn default() -> Self {
+        Self {
+            boot: BOOT_TIMEOUT,
+            beginning: BEGINNING_TIMEOUT,
+        }
+    }
+}
+
 /// A machine while it is carried.
 #[derive(Debug)]
 struct MachineCarrier {
@@ -195,10 +146,6 @@ struct MachineCarrier {
     begin: Option<Begin>,
     /// By the port inside that they lead to.
     listeners: BTreeMap<u16, OwnedFd>,
-    /// The hypervisor's.
-    monitor: OwnedFd,
-    /// Where the machine's state goes once it has booted.
-    saves: Option<File>,
 }
 
 /// What a carrier woke for.
@@ -211,13 +158,31 @@ struct CarrierWake {
 }
 
 impl MachineCarrier {
-    fn carry(mut self) -> io::Result<String> {
-        let boot_end = std::time::Instant::now() + BOOT_TIMEOUT;
+    fn new(channel: OwnedFd, control: OwnedFd, begin: Begin) -> Self {
+        Self {
+            channel: ChannelMux::new(channel),
+            control: Some(control),
+            begin: Some(begin),
+            listeners: BTreeMap::new(),
+        }
+    }
+
+    /// Until the machine ends; answers why.
+    fn carry(mut self, times: &CarrierTimes) -> io::Result<String> {
+        let mut waited_since = Instant::now();
+        let mut boots = self.control.is_some();
         loop {
-            let booting = self.control.is_some();
-            let left = booting.then(|| boot_end.saturating_duration_since(std::time::Instant::now()));
+            if boots && self.control.is_none() {
+                (boots, waited_since) = (false, Instant::now());
+            }
+            let (what, allowed) = match boots {
+                true => ("boot", times.boot),
+                false => ("become what it was told to", times.beginning),
+            };
+            let waits = boots || !self.channel.has_spoken();
+            let left = waits.then(|| allowed.saturating_sub(waited_since.elapsed()));
             if left.is_some_and(|left| left.is_zero()) {
-                return Ok(format!("the machine did not boot within {} s", BOOT_TIMEOUT.as_secs()));
+                return Ok(format!("the machine did not {what} within {} s", allowed.as_secs()));
             }
             let wake = self.wait(left)?;
             for (connection, port) in wake.connected {
@@ -279,33 +244,9 @@ impl MachineCarrier {
         self.channel.begin(timely(begin)?, control).map_err(io::Error::other)
     }
 
-    fn restore(&mut self, file: &File) -> io::Result<()> {
-        let mut monitor = Monitor::open(rustix::io::fcntl_dupfd_cloexec(&self.monitor, 0)?)?;
-        monitor.restore(file.as_fd())?;
-        monitor.go_on()?;
-        self.channel.greeted();
-        self.begin()
-    }
-
-    /// Saves the machine's state, and lets it go on.
-    fn save(&mut self, mut file: File) -> io::Result<()> {
-        let mut monitor = Monitor::open(rustix::io::fcntl_dupfd_cloexec(&self.monitor, 0)?)?;
-        let saved = monitor.save(file.as_fd());
-        monitor.go_on()?;
-        saved.and_then(|()| template::finish(&mut file))
-    }
-
     fn take(&mut self, event: MuxEvent) -> io::Result<()> {
         match event {
-            MuxEvent::Greeted(_) => {
-                if let Some(file) = self.saves.take() {
-                    // Later machines boot then.
-                    if let Err(error) = self.save(file) {
-                        complain(&format!("the machine's template is not saved: {error}"));
-                    }
-                }
-                self.begin()
-            }
+            MuxEvent::Greeted(_) => self.begin(),
             MuxEvent::ListenersChanged(ports) => {
                 self.listeners.retain(|port, _| ports.contains(port));
                 for port in ports {

@@ -71,7 +71,7 @@ impl HousedProgram for CarrierHousing {
         // Made now, while a procfs is there of which nothing is covered: without, no further one may be made.
         let procfs = mount::new_filesystem(c"proc", &[], OWN).map_err(step("mounting a procfs for the carrier"))?;
         let mut fetched = vec![procfs];
-        let mut template = None;
+        let mut template = Vec::new();
         for file in HousedFile::all_of(plan) {
             let opened = match given.tree(file.number)? {
                 Some(tree) => Ok(tree),
@@ -79,8 +79,8 @@ impl HousedProgram for CarrierHousing {
             };
             if matches!(file.access, HousedAccess::Read | HousedAccess::Write) {
                 let shown = file.path.to_string_lossy();
-                template =
-                    Some(opened.map_err(|error| StepFailure::new("opening the machine's template", shown, error))?);
+                template
+                    .push(opened.map_err(|error| StepFailure::new("opening the machine's template", shown, error))?);
                 continue;
             }
             let restrictions = if fetched.len() == IMAGES { DATA } else { PROGRAM };
@@ -131,19 +131,22 @@ impl HousedProgram for CarrierHousing {
             return io::ErrorKind::NotFound.into();
         };
         let mut words = vec![c"offleash".into(), word(SUPERVISE_COMMAND), word(CARRY_ROLE)];
-        if let Some(template) = fetched.last().filter(|_| has_template(plan)) {
-            if let Err(error) = rustix::io::fcntl_setfd(template, rustix::io::FdFlags::empty()) {
+        let others = fetched.len().saturating_sub(files_of_template(plan));
+        for file in fetched.iter().skip(others) {
+            if let Err(error) = rustix::io::fcntl_setfd(file, rustix::io::FdFlags::empty()) {
                 return error.into();
             }
-            words.push(word(&template.as_raw_fd().to_string()));
+            words.push(word(&file.as_raw_fd().to_string()));
         }
         let words: Vec<&CStr> = words.iter().map(AsRef::as_ref).collect();
         process::exec_with(program.as_fd(), &words)
     }
 }
 
-fn has_template(plan: &Plan) -> bool {
-    plan.vm.as_ref().is_some_and(|vm| vm.template.is_some())
+fn files_of_template(plan: &Plan) -> usize {
+    let files = HousedFile::all_of(plan);
+    let of_template = |file: &&HousedFile| matches!(file.access, HousedAccess::Read | HousedAccess::Write);
+    files.iter().filter(of_template).count()
 }
 
 /// A word of ours, none of which has a zero byte.

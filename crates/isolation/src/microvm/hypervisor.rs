@@ -26,10 +26,14 @@ const FIRMWARE: &str = "/usr/share/qemu";
 pub(super) const IMAGES_INSIDE: &str = "/images";
 /// Where the console's words go there, with its own.
 pub(super) const SAID_INSIDE: &str = "/said";
+/// What its memory is called there. No such file is there: the carrier supplies it.
+const MEMORY_INSIDE: &str = "/memory";
 /// The descriptors that it is started with.
 pub(super) const CHANNEL: i32 = 3;
 pub(super) const TREE: i32 = 4;
 pub(super) const MONITOR: i32 = 5;
+/// Before it is the hypervisor: where it hands over the listener by which it is supplied with the file of its memory.
+pub(super) const HANDOVER: i32 = 6;
 /// Memory for translated instructions, MiB.
 const TRANSLATED_MIB: u32 = 64;
 /// What the guest's kernel is told. It says nothing unless it fails, and then the machine ends.
@@ -116,7 +120,7 @@ impl VmCard {
 }
 
 /// What a machine has of a network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) enum VmCard {
     /// Nothing.
     None,
@@ -124,9 +128,20 @@ pub(super) enum VmCard {
     User,
 }
 
-/// The words that it is started with, its program first; one that `restores` a machine waits for its state.
+/// How a machine comes to where it waits to be told what it is to become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum VmStart {
+    /// It boots.
+    Boot,
+    /// It boots with its memory in the file of a template, and is ended there.
+    MakeTemplate,
+    /// It waits for the state of its devices, and has its memory from that file. What it writes there is its own.
+    Restore,
+}
+
+/// The words that it is started with, its program first.
 /// An emulated processor cannot find out how fast its time stamp counter runs, which is the host's (`counter_khz`).
-pub(super) fn words(vm: &VmPlan, card: VmCard, restores: bool, counter_khz: Option<u64>) -> Vec<String> {
+pub(super) fn words(vm: &VmPlan, card: VmCard, start: VmStart, counter_khz: Option<u64>) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let mut add = |pair: &[&str]| words.extend(pair.iter().map(|&word| word.to_owned()));
     add(&["qemu"]);
@@ -136,7 +151,18 @@ pub(super) fn words(vm: &VmPlan, card: VmCard, restores: bool, counter_khz: Opti
         "-sandbox",
         "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
     ]);
-    add(&["-M", "microvm,acpi=on,rtc=on,isa-serial=on,auto-kernel-cmdline=off"]);
+    add(&[
+        "-M",
+        "microvm,acpi=on,rtc=on,isa-serial=on,auto-kernel-cmdline=off,memory-backend=memory",
+    ]);
+    let size = vm.memory_mib;
+    let file = |share| format!("memory-backend-file,id=memory,size={size}M,mem-path={MEMORY_INSIDE},share={share}");
+    let memory = match start {
+        VmStart::Boot => format!("memory-backend-ram,id=memory,size={size}M"),
+        VmStart::MakeTemplate => file("on"),
+        VmStart::Restore => file("off"),
+    };
+    add(&["-object", &memory]);
     match vm.acceleration {
         Acceleration::Kvm => add(&["-accel", "kvm", "-cpu", "host"]),
         Acceleration::Tcg => {
@@ -164,7 +190,9 @@ pub(super) fn words(vm: &VmPlan, card: VmCard, restores: bool, counter_khz: Opti
         add(&["-netdev", "user,id=net,ipv6=off"]);
         add(&["-device", "virtio-net-device,netdev=net"]);
     }
-    if restores {
+    // Tells of memory that nobody uses, which the host has back then.
+    add(&["-device", "virtio-balloon-device,free-page-reporting=on"]);
+    if start == VmStart::Restore {
         add(&["-incoming", "defer"]);
     }
     words
@@ -199,11 +227,26 @@ mod tests {
 
     #[test]
     fn a_machine_has_no_device_that_was_not_asked_for() {
-        let without = words(&plan(), VmCard::None, false, None);
+        let without = words(&plan(), VmCard::None, VmStart::Boot, None);
         let devices = |words: &[String]| words.iter().filter(|word| *word == "-device").count();
-        assert_eq!(devices(&without), 3, "{without:?}");
+        assert_eq!(devices(&without), 4, "{without:?}");
         assert!(without.iter().any(|word| word == "-nodefaults"));
-        let with = words(&plan(), VmCard::User, true, Some(2_000_000));
-        assert_eq!(devices(&with), 4, "{with:?}");
+        let with = words(&plan(), VmCard::User, VmStart::Restore, Some(2_000_000));
+        assert_eq!(devices(&with), 5, "{with:?}");
+    }
+
+    #[test]
+    fn only_the_machine_that_a_template_is_made_of_shares_the_file_of_its_memory() {
+        let cases = [
+            (VmStart::Boot, None),
+            (VmStart::MakeTemplate, Some("share=on")),
+            (VmStart::Restore, Some("share=off")),
+        ];
+        for (start, shared) in cases {
+            let words = words(&plan(), VmCard::None, start, None);
+            let memory = words.iter().find(|word| word.starts_with("memory-backend-"));
+            let said = memory.unwrap().split(',').find(|part| part.starts_with("share="));
+            assert_eq!(said, shared, "{start:?}");
+        }
     }
 }

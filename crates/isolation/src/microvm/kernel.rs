@@ -13,7 +13,7 @@ pub const VM_DIRECTORY: &str = "vm";
 /// Below that: a kernel that was unpacked there.
 const UNPACKED: &str = "kernel";
 /// What a machine needs of its kernel, besides what these depend on.
-const NEEDED: [&str; 4] = ["virtio_mmio", "virtio_console", "virtio_net", "fuse"];
+const NEEDED: [&str; 5] = ["virtio_mmio", "virtio_console", "virtio_net", "virtio_balloon", "fuse"];
 
 /// A kernel for guests.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -258,7 +258,7 @@ mod tests {
         fs::create_dir_all(directory.path().join("lib/modules/1/kernel")).unwrap();
         let missing = find(Some(&wanted), &state).unwrap_err();
         assert!(missing.to_string().contains("virtio_mmio"), "{missing}");
-        let built_in = "kernel/a/virtio_mmio.ko\nkernel/virtio_console.ko\nkernel/virtio-net.ko\nkernel/fuse.ko\n";
+        let built_in = "kernel/a/virtio_mmio.ko\nkernel/virtio_console.ko\nkernel/virtio-net.ko\nkernel/virtio_balloon.ko\nkernel/fuse.ko\n";
         fs::write(directory.path().join("lib/modules/1/modules.builtin"), built_in).unwrap();
         assert_eq!(
             find(Some(directory.path()), &state).unwrap().modules,

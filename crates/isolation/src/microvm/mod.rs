@@ -21,6 +21,8 @@ mod monitor;
 pub mod mux;
 mod order;
 mod running;
+mod saying;
+mod starting;
 mod template;
 
 use offleash_core::level::Level;
@@ -43,6 +45,9 @@ const MAX_OWN_THREADS: u64 = 256;
 
 /// The role of a machine's carrier, as the argument of our program (`SUPERVISE_COMMAND`).
 pub const CARRY_ROLE: &str = "carry-vm";
+/// What a carrier says, before the reason, of a machine that boots although it has a template.
+const NOT_RESTORED: &str = "the machine is not restored from its template";
+
 /// The role of what becomes a hypervisor.
 pub const HYPERVISOR_ROLE: &str = "become-hypervisor";
 

@@ -17,6 +17,8 @@ const STATE_TIMEOUT: Duration = Duration::from_secs(60);
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 /// Longest line that is read, bytes: the hypervisor may have been broken out of.
 const MAX_LINE: u64 = 256 * 1024;
+/// Most lines until an answer comes.
+const MAX_LINES: usize = 1024;
 /// Bytes a second of a machine's state: no bound.
 const UNBOUNDED: u64 = 1 << 40;
 
@@ -40,13 +42,14 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Writes the machine's state, memory and devices, to `file`; the machine stands still afterwards.
+    /// Writes the state of the machine's devices to `file`; the machine stands still afterwards. What it has of memory in a file
+    /// is complete there then.
     pub(super) fn save(&mut self, file: BorrowedFd<'_>) -> io::Result<()> {
         self.ask("stop", json!({}), None)?;
         self.transfer("migrate", file)
     }
 
-    /// Reads the machine's state from `file`; it stands still afterwards.
+    /// Reads the state of the machine's devices from `file`; it stands still afterwards.
     pub(super) fn restore(&mut self, file: BorrowedFd<'_>) -> io::Result<()> {
         self.transfer("migrate-incoming", file)
     }
@@ -57,6 +60,12 @@ impl Monitor {
     }
 
     fn transfer(&mut self, command: &str, file: BorrowedFd<'_>) -> io::Result<()> {
+        let without_memory = json!([{ "capability": "x-ignore-shared", "state": true }]);
+        self.ask(
+            "migrate-set-capabilities",
+            json!({ "capabilities": without_memory }),
+            None,
+        )?;
         self.ask("migrate-set-parameters", json!({ "max-bandwidth": UNBOUNDED }), None)?;
         self.ask("getfd", json!({ "fdname": "state" }), Some(file))?;
         self.ask(command, json!({ "uri": "fd:state" }), None)?;
@@ -78,7 +87,7 @@ impl Monitor {
         let message = json!({ "execute": command, "arguments": arguments }).to_string();
         let descriptors: Vec<BorrowedFd<'_>> = file.into_iter().collect();
         socket::send_all(self.reader.get_ref().as_fd(), message.as_bytes(), &descriptors)?;
-        loop {
+        for _ in 0..MAX_LINES {
             let line = self.line()?;
             // What comes between are events.
             if let Some(answer) = line.get("return") {
@@ -89,6 +98,7 @@ impl Monitor {
                 return Err(io::Error::other(format!("the hypervisor refuses `{command}`: {why}")));
             }
         }
+        Err(io::Error::other(format!("the hypervisor does not answer `{command}`")))
     }
 
     fn line(&mut self) -> io::Result<Value> {
@@ -131,6 +141,18 @@ mod tests {
         Monitor::open(answering(ANSWERS)).unwrap().go_on().unwrap();
         let error = Monitor::open(answering(REFUSED)).unwrap().go_on().unwrap_err();
         assert!(error.to_string().contains("not now"), "{error}");
+    }
+
+    #[test]
+    fn a_hypervisor_that_tells_of_events_for_ever_is_an_error() {
+        let (ours, mut its) = UnixStream::pair().unwrap();
+        let floods = std::thread::spawn(move || {
+            its.write_all(b"{\"QMP\": {}}\n").unwrap();
+            // Until nobody listens any more.
+            while its.write_all(b"{\"event\": \"RESUME\"}\n").is_ok() {}
+        });
+        assert!(Monitor::open(ours.into()).is_err());
+        floods.join().unwrap();
     }
 
     #[test]

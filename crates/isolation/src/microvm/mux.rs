@@ -14,8 +14,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use offleash_protocol::MessageDecoder;
 use offleash_protocol::vm::{
-    Begin, CONTROL_STREAM, FromVm, Hello, MAX_LISTENING_PORTS, MAX_PROBLEM, MAX_STREAMS, Mux, MuxBreach, StreamKind,
-    ToVm, VERSION, VmEnd,
+    Begin, CONTROL_STREAM, FromVm, Hello, MAX_LISTENING_PORTS, MAX_PROBLEM, MAX_STREAMS, Mux, MuxBreach, StreamFrame,
+    StreamKind, ToVm, VERSION, VmEnd,
 };
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -41,6 +41,8 @@ pub struct ChannelMux {
     buffer: Vec<u8>,
     stage: MuxStage,
     problems: usize,
+    /// Whether anything has come over the control stream.
+    has_spoken: bool,
     /// What the descriptors that [`Self::wait_on`] named last belong to.
     waited_for: Vec<WaitedEnd>,
 }
@@ -116,6 +118,7 @@ impl ChannelMux {
             buffer: vec![0; TURN_BYTES],
             stage: MuxStage::Booting,
             problems: 0,
+            has_spoken: false,
             waited_for: Vec::new(),
         }
     }
@@ -125,6 +128,11 @@ impl ChannelMux {
         if matches!(self.stage, MuxStage::Booting) {
             self.stage = MuxStage::Greeted;
         }
+    }
+
+    /// Whether the guest of a machine that was begun has said anything.
+    pub fn has_spoken(&self) -> bool {
+        self.has_spoken
     }
 
     /// Makes a machine that has greeted a sandbox, whose guest speaks with whoever has the other end of `control`.
@@ -268,6 +276,13 @@ impl ChannelMux {
                 return Ok((self.problems <= MAX_PROBLEMS).then_some(MuxEvent::Problem(text)));
             }
             (FromVm::Stream(frame), MuxStage::Begun) => {
+                self.has_spoken |= matches!(
+                    &frame,
+                    StreamFrame::Data {
+                        stream: CONTROL_STREAM,
+                        ..
+                    }
+                );
                 if let Some((stream, _)) = self.mux.take(frame)? {
                     return Err(MuxBreach::NotToOpen { stream }.into());
                 }

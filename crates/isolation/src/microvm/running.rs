@@ -1,6 +1,7 @@
 //! A sandbox of the level `microvm` while it runs.
 
 use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -8,11 +9,12 @@ use offleash_core::level::Level;
 use offleash_core::limits::{LimitName, Limits};
 use offleash_core::plan::Plan;
 use offleash_core::record::LimitHit;
-use offleash_core::vm::{Acceleration, TemplateUse};
+use offleash_core::vm::{Acceleration, TemplateUse, VmTemplatePlan};
 use offleash_sys::namespaces::ForkedChild;
 use rustix::process::Pid;
 
 use super::beginning::served_memory;
+use super::{NOT_RESTORED, template};
 use crate::error::IsolationError;
 use crate::guest_link::GuestLink;
 use crate::limits::{CountedInside, LimitWatcher, TmpfsMounts};
@@ -20,6 +22,8 @@ use crate::process::running::{SandboxParts, end_with_first, last_words, mounts_o
 use crate::sandbox::{EnforcementReport, FinalReport, SandboxEvent};
 use crate::supervised::{LevelHolding, ServedBy, SupervisedSandbox};
 
+/// What is read of what a carrier says of a template, bytes.
+const MAX_REASON: u64 = 4096;
 /// How often to look how full each directory in memory of the tree is.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -38,6 +42,10 @@ pub(super) struct VmHolding {
     asked: Limits,
     /// Of a template that its machine saves, until that is done.
     lock: Option<File>,
+    /// What the machine is restored from, until it is known whether it was.
+    template: Option<VmTemplatePlan>,
+    /// Why it was not.
+    not_restored: Option<String>,
 }
 
 /// Puts a sandbox together.
@@ -74,6 +82,8 @@ pub(super) fn new_sandbox(
         inside: TmpfsMounts::new(first.pid, plan),
         asked: plan.limits.clone(),
         lock,
+        template: outside.vm.as_ref().and_then(|vm| vm.template.clone()),
+        not_restored: None,
         first,
         said: parts.shown.map(File::from),
     };
@@ -110,6 +120,18 @@ fn describe(plan: &Plan, enforcement: &mut EnforcementReport) {
     enforcement.holds("capabilities", capabilities);
 }
 
+/// What a carrier said first, if that is why a machine was not restored. Machines are heard there, too, but no earlier.
+fn not_restored(said: &mut File) -> Option<String> {
+    let mut bytes = Vec::new();
+    said.seek(SeekFrom::Start(0)).ok()?;
+    said.take(MAX_REASON).read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let place = text.find(NOT_RESTORED)?;
+    // What the hypervisor said of it comes before.
+    let end = text[place..].find('\n').map_or(text.len(), |length| place + length);
+    Some(offleash_core::text::one_line(text[..end].as_bytes()).into_owned())
+}
+
 impl LevelHolding for VmHolding {
     const LEVEL: Level = Level::Microvm;
     const SERVES_FILES: bool = true;
@@ -117,6 +139,12 @@ impl LevelHolding for VmHolding {
     fn take_in(&mut self, served: &mut ServedBy) -> Vec<SandboxEvent> {
         if served.link.has_spoken() {
             self.lock = None;
+            if let Some(template) = self.template.take() {
+                self.not_restored = self.said.as_mut().and_then(not_restored);
+                if self.not_restored.is_some() {
+                    template::remove(&template);
+                }
+            }
         }
         let Some(report) = served.link.take_report() else {
             return Vec::new();
@@ -135,6 +163,16 @@ impl LevelHolding for VmHolding {
         }
         self.next_look = now + LOOK_INTERVAL;
         Ok(self.tmpfs.full().into_iter().map(SandboxEvent::Limit).collect())
+    }
+
+    fn correct(&mut self, enforcement: &mut EnforcementReport) {
+        if let Some(reason) = self.not_restored.take() {
+            if let Some(machine) = enforcement.enforced.get_mut("machine") {
+                let size: Vec<&str> = machine.split(", ").take(2).collect();
+                *machine = format!("{}, booted", size.join(", "));
+            }
+            enforcement.lacks("template", reason);
+        }
     }
 
     fn reached(&self, hit: LimitHit) -> LimitHit {

@@ -1,6 +1,9 @@
 //! What is around this process: a container, a virtual machine's guest kernel, and whether it may make machines itself.
 
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
@@ -68,18 +71,40 @@ fn engine_of_group(group: &str) -> Option<&'static str> {
         .map(|(_, engine)| *engine)
 }
 
-/// Opens `/dev/kvm`, which only looks.
+/// How long the least guest may run.
+const GUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Runs a guest by `/dev/kvm`.
 pub(super) fn kvm() -> FeatureCheck {
-    kvm_from_result(open("/dev/kvm", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map(drop))
+    let opened = open("/dev/kvm", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    kvm_from_result(opened.map(ran))
 }
 
-fn kvm_from_result(opened: Result<(), Errno>) -> FeatureCheck {
+/// Why the least guest did not run, if so. One that never comes back is left to a thread that ends with this program.
+fn ran(device: OwnedFd) -> Result<(), String> {
+    let (told, telling) = mpsc::channel();
+    let runs = move || {
+        // Whoever gave up waiting is told nothing.
+        let _told = told.send(offleash_sys::kvm::run_least_guest(device.as_fd()));
+    };
+    let started = std::thread::Builder::new().name("kvm".to_owned()).spawn(runs);
+    started.map_err(|error| error.to_string())?;
+    match telling.recv_timeout(GUEST_TIMEOUT) {
+        Ok(outcome) => outcome.map_err(|fault| fault.to_string()),
+        Err(_) => Err(format!("it did not come back within {} s", GUEST_TIMEOUT.as_secs())),
+    }
+}
+
+fn kvm_from_result(opened: Result<Result<(), String>, Errno>) -> FeatureCheck {
     let check = |status, found: String| FeatureCheck::new("kvm", status, found, "level `microvm` at full speed");
     match opened {
-        Ok(()) => check(
+        Ok(Ok(())) => check(
             FeatureStatus::Ok,
-            "/dev/kvm can be opened, which does not tell whether guests run; machines are emulated in this version"
-                .to_owned(),
+            "KVM runs the least guest, which is less than a kernel; machines are emulated in this version".to_owned(),
+        ),
+        Ok(Err(why)) => check(
+            FeatureStatus::Limited,
+            format!("/dev/kvm can be opened and runs no guest: {why}"),
         ),
         Err(Errno::ACCESS | Errno::PERM) => {
             let mend = FeatureRemedy::new(
@@ -115,7 +140,13 @@ mod tests {
 
     #[test]
     fn only_a_device_that_others_may_open_has_a_mend() {
-        assert_eq!(kvm_from_result(Ok(())).status, FeatureStatus::Ok);
+        assert_eq!(kvm_from_result(Ok(Ok(()))).status, FeatureStatus::Ok);
+        let opens = kvm_from_result(Ok(Err("running it: Input/output error".to_owned())));
+        assert_eq!(opens.status, FeatureStatus::Limited);
+        assert!(
+            opens.found.ends_with("runs no guest: running it: Input/output error"),
+            "{opens:?}"
+        );
         assert!(kvm_from_result(Err(Errno::ACCESS)).mend.is_some());
         assert!(kvm_from_result(Err(Errno::NOENT)).mend.is_none());
     }

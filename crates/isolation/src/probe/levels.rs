@@ -40,7 +40,7 @@ fn of_level(level: Level, checks: &[FeatureCheck]) -> LevelReport {
         Level::ProcessLandlock => weaker(from_needs(level, &PROCESS_LANDLOCK, checks), checks),
         Level::Process => from_needs(level, &PROCESS, checks),
         Level::Container => from_needs(level, &CONTAINER, checks),
-        Level::Microvm => emulated(from_needs(level, &MICROVM, checks)),
+        Level::Microvm => emulated(from_needs(level, &MICROVM, checks), checks),
     }
 }
 
@@ -62,11 +62,12 @@ fn weaker(report: LevelReport, checks: &[FeatureCheck]) -> LevelReport {
 }
 
 /// Machines are emulated, which is for whoever asks for this level to know.
-fn emulated(report: LevelReport) -> LevelReport {
-    let emulation = if report.available {
-        "; its instructions are emulated (TCG)"
-    } else {
-        ""
+fn emulated(report: LevelReport, checks: &[FeatureCheck]) -> LevelReport {
+    let kvm = checks.iter().find(|check| check.name == "kvm");
+    let kvm = kvm.map_or_else(String::new, |check| format!("; {}", check.found));
+    let emulation = match report.available {
+        true => format!("; its instructions are emulated (TCG){kvm}"),
+        false => String::new(),
     };
     LevelReport {
         why: format!("{}{emulation}", report.why),

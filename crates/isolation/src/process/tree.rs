@@ -5,7 +5,7 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -74,6 +74,8 @@ const CARRIER: usize = 0xfffd;
 const HYPERVISOR: usize = 0xfffc;
 const IMAGES: usize = 0xfffb;
 const TEMPLATE: usize = 0xfffa;
+const TEMPLATE_MEMORY: usize = 0xfff9;
+const WRITABLE_MEMORY: usize = 0xfff8;
 /// The program that this process is.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
@@ -95,9 +97,9 @@ pub(crate) enum HousedAccess {
     Tree,
     /// The same of the program that this process is, whatever became of its path.
     OwnProgram,
-    /// A file that is read.
+    /// A file that is read. Nobody to whom it is given can open it for writing, whatever the file's own mode says.
     Read,
-    /// A file that is read and written, where it ends.
+    /// A file that is read and written.
     Write,
 }
 
@@ -120,31 +122,47 @@ impl HousedFile {
                 file(HYPERVISOR, &vm.hypervisor),
                 file(IMAGES, &vm.images),
             ]);
-            files.extend(vm.template.as_ref().map(|template| Self {
-                access: match template.used {
-                    TemplateUse::Restore => HousedAccess::Read,
-                    TemplateUse::Save => HousedAccess::Write,
-                },
-                ..file(TEMPLATE, &template.path)
-            }));
+            if let Some(template) = &vm.template {
+                let saves = template.used == TemplateUse::Save;
+                let given = |access, number, path: &Path| Self {
+                    access,
+                    ..file(number, path)
+                };
+                let access = if saves { HousedAccess::Write } else { HousedAccess::Read };
+                let memory = template.memory_path();
+                files.push(given(access, TEMPLATE, &template.path));
+                files.push(given(HousedAccess::Read, TEMPLATE_MEMORY, &memory));
+                files.extend(saves.then(|| given(HousedAccess::Write, WRITABLE_MEMORY, &memory)));
+            }
         }
         files
     }
 
     /// Opens it.
     pub(crate) fn open(&self) -> io::Result<OwnedFd> {
-        let flags = match self.access {
-            HousedAccess::Tree => return mount::clone_resolved(&self.path),
-            HousedAccess::OwnProgram => return own_program(&self.path),
-            HousedAccess::Read => OFlags::RDONLY,
-            HousedAccess::Write => OFlags::RDWR,
-        };
-        Ok(rustix::fs::open(
-            &self.path,
-            flags | OFlags::CLOEXEC | OFlags::NOFOLLOW,
-            Mode::empty(),
-        )?)
+        match self.access {
+            HousedAccess::Tree => mount::clone_resolved(&self.path),
+            HousedAccess::OwnProgram => own_program(&self.path),
+            HousedAccess::Read => read_only(&self.path),
+            HousedAccess::Write => {
+                let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+                Ok(rustix::fs::open(&self.path, flags, Mode::empty())?)
+            }
+        }
     }
+}
+
+/// A file by way of a mount of its own that nothing is written to: a descriptor can be opened anew, by `/proc/self/fd`, with
+/// the rights of whoever does it, and owns the file where a sandbox's user is the user of the host.
+fn read_only(path: &Path) -> io::Result<OwnedFd> {
+    let tree = mount::clone_resolved(path)?;
+    let sealed = MountRestrictions {
+        no_exec: true,
+        ..SEALED
+    };
+    mount::restrict_tree(tree.as_fd(), sealed)?;
+    let link = format!("/proc/self/fd/{}", tree.as_raw_fd());
+    Ok(rustix::fs::open(link, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// The program that this process is: what the link leads to, or, for a child whose mounts are copies of those that it was started

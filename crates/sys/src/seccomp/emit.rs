@@ -64,7 +64,7 @@ impl JumpTarget {
     fn of(rule: &'static CallRule, notify: bool) -> JumpTarget {
         match rule {
             CallRule::Allow => JumpTarget::Answer(SECCOMP_RET_ALLOW),
-            CallRule::Observe => JumpTarget::Answer(SECCOMP_RET_USER_NOTIF),
+            CallRule::Observe | CallRule::Supply => JumpTarget::Answer(SECCOMP_RET_USER_NOTIF),
             CallRule::Admit if notify => JumpTarget::Answer(SECCOMP_RET_USER_NOTIF),
             CallRule::Admit => JumpTarget::Answer(SECCOMP_RET_ERRNO | libc::EAGAIN.cast_unsigned()),
             CallRule::Offer if notify => JumpTarget::Answer(SECCOMP_RET_USER_NOTIF),

@@ -113,6 +113,15 @@ pub fn compile_worker() -> SeccompFilter {
     }
 }
 
+/// As [`compile_hypervisor`], for one whose memory is a file that it has no path to: its carrier gives it that
+/// ([`NotifyListener::supply`]) where it opens a file for reading and writing, and it punches no holes, which it is told it did.
+pub fn compile_hypervisor_of_file() -> SeccompFilter {
+    SeccompFilter {
+        program: runtime::hypervisor_of_file_program(),
+        asks: true,
+    }
+}
+
 impl SeccompFilter {
     /// The length of the program; the kernel's limit is 4096.
     pub fn instructions(&self) -> usize {
@@ -226,8 +235,7 @@ pub fn known_names() -> impl Iterator<Item = &'static str> {
 fn explanation(entry: &'static rule::TableEntry) -> CallExplanation {
     let verdict = match entry.rule {
         CallRule::Allow | CallRule::Observe | CallRule::Admit | CallRule::Offer => TableVerdict::Allowed,
-        CallRule::Mediate => TableVerdict::Conditional,
-        CallRule::When { .. } => TableVerdict::Conditional,
+        CallRule::Mediate | CallRule::Supply | CallRule::When { .. } => TableVerdict::Conditional,
         CallRule::Refuse(refusal) => TableVerdict::Refused {
             errno: i32::from(refusal.errno),
         },

@@ -128,6 +128,32 @@ impl NotifyListener {
         }
     }
 
+    /// Answers a call of [`super::compile_hypervisor_of_file`] with a copy of `descriptor`, which stays open when the program
+    /// becomes another.
+    ///
+    /// # Errors
+    /// What seccomp_unotify(2) answers: `EINVAL` before Linux 5.14. A program that is gone is no error.
+    pub fn supply(&self, notification: &CallNotification, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        let flags = u32::try_from(libc::SECCOMP_ADDFD_FLAG_SEND).unwrap_or(0);
+        let supplied = libc::seccomp_notif_addfd {
+            id: notification.id,
+            flags,
+            srcfd: descriptor.as_raw_fd().cast_unsigned(),
+            newfd: 0,
+            newfd_flags: 0,
+        };
+        // SAFETY: the kernel reads one `seccomp_notif_addfd`, whose size is part of the request's number, from `supplied`
+        // (seccomp_unotify(2), Linux 5.9).
+        let result = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ADDFD, &raw const supplied) };
+        if result >= 0 {
+            return Ok(());
+        }
+        match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            error => Err(error),
+        }
+    }
+
     /// Answers a program that asks how much memory there is: what the kernel says of the machine, but for these figures.
     ///
     /// Writes into the memory of that program, where it asked for it. Where that cannot be, and without figures, the kernel

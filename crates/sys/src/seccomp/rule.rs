@@ -20,6 +20,8 @@ pub(super) enum CallRule {
     Admit,
     /// The supervisor carries the call out, or refuses it; without one it fails with `EPERM`.
     Mediate,
+    /// The supervisor gives the descriptor that the call answers; without one it fails with `ENOSYS`.
+    Supply,
     /// The supervisor lets the kernel carry it out, as happens without one, or does so in its stead. Nothing is decided
     /// about the call either way: whatever its memory says by then, the kernel judges it.
     Offer,

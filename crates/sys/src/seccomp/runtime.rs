@@ -5,7 +5,7 @@
 
 use libc::{ENOSYS, sock_filter};
 
-use super::rule::{CallRefusal, CallRule, number_of};
+use super::rule::{ArgumentTest, ArgumentWord, CallRefusal, CallRule, number_of};
 
 static ALLOW: CallRule = CallRule::Allow;
 static REFUSE: CallRule = CallRule::Refuse(CallRefusal {
@@ -99,16 +99,54 @@ static HYPERVISOR_REFUSED: &[libc::c_long] = &[
     libc::SYS_mq_open,
 ];
 
+// openat(directory, path, flags): exactly for reading and writing, which is how QEMU opens the file of its memory
+// (`file_ram_open`, softmmu/physmem.c), whatever it does with it; and nothing else in its house.
+static SUPPLY: CallRule = CallRule::Supply;
+static OPEN_MEMORY: CallRule = for_both(2);
+const fn for_both(flags: u8) -> CallRule {
+    CallRule::When {
+        word: ArgumentWord::Low(flags),
+        mask: !0x2_8000, // O_LARGEFILE, which some C libraries set, and O_NOFOLLOW: one or the other by architecture
+        test: ArgumentTest::Equals(2), // O_RDWR
+        then: &SUPPLY,
+        otherwise: &ALLOW,
+    }
+}
+/// open(path, flags), where there is one: what musl opens files with.
+#[cfg(target_arch = "x86_64")]
+static OLD_OPEN: Option<(libc::c_long, &CallRule)> = Some((libc::SYS_open, &OPEN_BY_PATH));
+#[cfg(target_arch = "x86_64")]
+static OPEN_BY_PATH: CallRule = for_both(1);
+#[cfg(not(target_arch = "x86_64"))]
+static OLD_OPEN: Option<(libc::c_long, &CallRule)> = None;
+/// A file that others map as well keeps what is in it. The hypervisor drops its own copy of the page then (madvise(2)),
+/// and does not where this fails.
+static TAKEN_FOR_DONE: CallRule = CallRule::Refuse(CallRefusal {
+    errno: 0,
+    notified: false,
+    reason: None,
+});
+
 pub(super) fn program() -> Vec<sock_filter> {
-    refusing(&[])
+    refusing(&[], &[])
 }
 
 pub(super) fn hypervisor_program() -> Vec<sock_filter> {
-    refusing(HYPERVISOR_REFUSED)
+    refusing(HYPERVISOR_REFUSED, &[])
 }
 
-fn refusing(more: &[libc::c_long]) -> Vec<sock_filter> {
+pub(super) fn hypervisor_of_file_program() -> Vec<sock_filter> {
+    let opens = [Some((libc::SYS_openat, &OPEN_MEMORY)), OLD_OPEN];
+    let mut rules: Vec<_> = opens.into_iter().flatten().collect();
+    rules.push((libc::SYS_fallocate, &TAKEN_FOR_DONE));
+    refusing(HYPERVISOR_REFUSED, &rules)
+}
+
+fn refusing(more: &[libc::c_long], rules: &[(libc::c_long, &'static CallRule)]) -> Vec<sock_filter> {
     let rule_of = |number: u32| {
+        if let Some((_, rule)) = rules.iter().find(|(ruled, _)| number_of(*ruled) == number) {
+            return Some(*rule);
+        }
         let mut refused = REFUSED.iter().chain(OLD_REFUSED).chain(more);
         Some(match refused.any(|refused| number_of(*refused) == number) {
             true => &REFUSE,

@@ -16,7 +16,7 @@ fn expected(options: &FilterOptions, number: u32, arguments: &[u64; 6]) -> u32 {
     };
     match entry.rule(options).decide(arguments) {
         CallRule::Allow => SECCOMP_RET_ALLOW,
-        CallRule::Observe => SECCOMP_RET_USER_NOTIF,
+        CallRule::Observe | CallRule::Supply => SECCOMP_RET_USER_NOTIF,
         CallRule::Admit if options.notify => SECCOMP_RET_USER_NOTIF,
         CallRule::Admit => SECCOMP_RET_ERRNO | 11,
         CallRule::Mediate if options.notify => SECCOMP_RET_USER_NOTIF,

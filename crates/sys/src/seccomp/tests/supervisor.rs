@@ -10,7 +10,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::kernel::errno;
-use crate::seccomp::{CallNotification, FilterOptions, MemoryFigures, NotifyListener, PeerAddress, compile};
+use crate::seccomp::{
+    CallNotification, FilterOptions, MemoryFigures, NotifyListener, PeerAddress, SeccompFilter, compile,
+};
 use libc::{EAFNOSUPPORT, ENOSYS, EPERM};
 
 /// Starts `body` in a thread under a filter that asks, and returns the supervisor's end.
@@ -18,7 +20,13 @@ fn supervised<T: Send + 'static>(
     options: FilterOptions,
     body: impl FnOnce() -> T + Send + 'static,
 ) -> (NotifyListener, JoinHandle<T>) {
-    let filter = compile(&options);
+    supervised_by(compile(&options), body)
+}
+
+fn supervised_by<T: Send + 'static>(
+    filter: SeccompFilter,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> (NotifyListener, JoinHandle<T>) {
     let (sender, receiver) = mpsc::channel();
     let program = thread::spawn(move || {
         sender
@@ -42,6 +50,44 @@ fn next(listener: &NotifyListener) -> CallNotification {
         thread::sleep(Duration::from_millis(1));
     }
     panic!("no call was told within 20 s");
+}
+
+#[test]
+fn a_hypervisor_is_supplied_with_the_file_that_it_opens_for_both_and_punches_no_hole() {
+    use std::io::{Read as _, Write as _};
+    use std::os::fd::AsFd as _;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("memory");
+    std::fs::write(&path, "template").unwrap();
+    let given = std::fs::File::open(&path).unwrap();
+    let (listener, program) = supervised_by(crate::seccomp::compile_hypervisor_of_file(), || {
+        let mut opened = rustix::fs::openat(
+            rustix::fs::CWD,
+            "/not/there",
+            rustix::fs::OFlags::RDWR,
+            rustix::fs::Mode::empty(),
+        )
+        .map(std::fs::File::from)
+        .unwrap();
+        let mut text = String::new();
+        opened.read_to_string(&mut text).unwrap();
+        let written = opened.write(b"x").map_err(|error| error.raw_os_error());
+        let punched = rustix::fs::fallocate(&opened, rustix::fs::FallocateFlags::empty(), 0, 1 << 20);
+        let other = rustix::fs::openat(
+            rustix::fs::CWD,
+            "/not/there",
+            rustix::fs::OFlags::RDONLY,
+            rustix::fs::Mode::empty(),
+        );
+        (text, written, punched, other.map(drop))
+    });
+    listener.supply(&next(&listener), given.as_fd()).unwrap();
+    let (text, written, punched, other) = program.join().unwrap();
+    assert_eq!(text, "template");
+    assert_eq!(written, Err(Some(libc::EBADF)));
+    assert_eq!(punched, Ok(()));
+    assert_eq!(other, Err(rustix::io::Errno::NOENT));
+    assert_eq!(std::fs::read(&path).unwrap(), b"template");
 }
 
 const NOTIFY: FilterOptions = FilterOptions {

@@ -1,0 +1,265 @@
+//! From a carrier's order to a machine that waits to be told what it is to become: restored from its template, which is made
+//! first where there is none yet, or booted.
+//!
+//! The file of a template's memory is in no house. A hypervisor opens a path for reading and writing, whatever it does with the
+//! file, and is supplied with the file by its carrier: one that may be written to while a template is made, and one
+//! that cannot be for every other machine.
+
+use std::fs::File;
+use std::io::{self, Seek as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use offleash_core::vm::Acceleration;
+use offleash_sys::seccomp::{self, NotifyListener};
+use offleash_sys::socket;
+use offleash_sys::spawn::{self, OrphanFate, SessionChoice, SpawnCommand};
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, Signal, WaitOptions};
+
+use super::housing::CARRIER_INSIDE;
+use super::hypervisor::{self, HANDOVER, VmStart};
+use super::monitor::Monitor;
+use super::mux::{ChannelMux, MuxEvent};
+use super::order::CarrierOrder;
+use super::saying::{complain, said, told};
+use super::{HYPERVISOR_ROLE, NOT_RESTORED, template};
+use crate::limits::SUPERVISE_COMMAND;
+
+/// How long a machine may take to boot: emulated, on a machine with other work to do.
+pub(super) const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long a hypervisor may take until it has asked for the file of its memory.
+const SUPPLY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A machine that was started.
+#[derive(Debug)]
+pub(super) struct StartedMachine {
+    pub(super) hypervisor: StartedHypervisor,
+    /// Whether it waits to be told what it is to become; otherwise it boots, and will greet.
+    pub(super) was_restored: bool,
+}
+
+/// Starts the machine of an order; one that cannot be restored from its template boots, and that is said.
+///
+/// # Errors
+/// What kept the hypervisor from starting.
+pub(super) fn start(order: &CarrierOrder, files: Option<TemplateFiles>) -> io::Result<StartedMachine> {
+    if let Some(files) = files {
+        match from_template(order, files) {
+            Ok(hypervisor) => {
+                return Ok(StartedMachine {
+                    hypervisor,
+                    was_restored: true,
+                });
+            }
+            Err(error) => complain(&format!("{NOT_RESTORED}: {error}")),
+        }
+    }
+    Ok(StartedMachine {
+        hypervisor: StartedHypervisor::start(order, VmStart::Boot)?,
+        was_restored: false,
+    })
+}
+
+/// The files of a template that a carrier was given.
+#[derive(Debug)]
+pub(super) struct TemplateFiles {
+    state: File,
+    memory: OwnedFd,
+    /// The same for who makes it.
+    writable_memory: Option<OwnedFd>,
+}
+
+impl TemplateFiles {
+    /// Those of these descriptors; `None` without any.
+    ///
+    /// # Errors
+    /// `EBADF` if one is not open.
+    pub(super) fn adopt(numbers: &[i32]) -> io::Result<Option<Self>> {
+        let adopt =
+            |number: i32| spawn::adopt_descriptor(number).map_err(|error| told("there is no template", error.into()));
+        let [state, memory, more @ ..] = numbers else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            state: adopt(*state)?.into(),
+            memory: adopt(*memory)?,
+            writable_memory: more.first().copied().map(adopt).transpose()?,
+        }))
+    }
+}
+
+fn from_template(order: &CarrierOrder, mut files: TemplateFiles) -> io::Result<StartedHypervisor> {
+    if let Some(memory) = files.writable_memory.take() {
+        make_template(order, &mut files.state, memory).map_err(|error| told("making the template", error))?;
+    }
+    let hypervisor = StartedHypervisor::start(order, VmStart::Restore)?;
+    let restored = hypervisor.supply(files.memory.as_fd()).and_then(|()| {
+        let mut monitor = hypervisor.monitor()?;
+        // Who made it stands at its end.
+        files.state.rewind()?;
+        monitor.restore(files.state.as_fd())?;
+        monitor.go_on()
+    });
+    match restored {
+        Ok(()) => Ok(hypervisor),
+        Err(error) => {
+            hypervisor.end();
+            Err(error)
+        }
+    }
+}
+
+/// Boots a machine with its memory in `memory`, and ends it when it waits to be told what it is to become.
+fn make_template(order: &CarrierOrder, state: &mut File, memory: OwnedFd) -> io::Result<()> {
+    let hypervisor = StartedHypervisor::start(order, VmStart::MakeTemplate)?;
+    let made = hypervisor
+        .supply(memory.as_fd())
+        .and_then(|()| await_greeting(hypervisor.channel.try_clone()?, BOOT_TIMEOUT))
+        .and_then(|()| hypervisor.monitor()?.save(state.as_fd()));
+    // Nobody writes to its memory any more.
+    hypervisor.end();
+    made.and_then(|()| template::finish(state))
+}
+
+/// Waits until the machine at the other end of `channel` has booted.
+fn await_greeting(channel: OwnedFd, timeout: Duration) -> io::Result<()> {
+    let mut channel = ChannelMux::new(channel);
+    let end = Instant::now() + timeout;
+    loop {
+        let waited: Vec<(BorrowedFd<'_>, PollFlags)> = channel.wait_on();
+        let mut polled: Vec<PollFd<'_>> = waited
+            .iter()
+            .map(|(end, flags)| PollFd::from_borrowed_fd(*end, *flags))
+            .collect();
+        poll_until(&mut polled, end)?;
+        let ready: Vec<PollFlags> = polled.iter().map(PollFd::revents).collect();
+        for event in channel.turn(&ready).map_err(io::Error::other)? {
+            match event {
+                MuxEvent::Greeted(_) => return Ok(()),
+                MuxEvent::Problem(text) => complain(&format!("the machine says: {text}")),
+                MuxEvent::ListenersChanged(_) => {}
+            }
+        }
+    }
+}
+
+/// As poll(2).
+///
+/// # Errors
+/// `TimedOut` at `end`.
+fn poll_until(polled: &mut [PollFd<'_>], end: Instant) -> io::Result<()> {
+    let left = end.saturating_duration_since(Instant::now());
+    let timeout = rustix::event::Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
+    match rustix::io::retry_on_intr(|| rustix::event::poll(polled, Some(&timeout)))? {
+        0 => Err(io::ErrorKind::TimedOut.into()),
+        _ => Ok(()),
+    }
+}
+
+/// A hypervisor that runs, and this end of its sockets.
+#[derive(Debug)]
+pub(super) struct StartedHypervisor {
+    pid: Pid,
+    /// The machine's streams.
+    pub(super) channel: OwnedFd,
+    /// The machine's files.
+    pub(super) tree: OwnedFd,
+    monitor: OwnedFd,
+    handover: OwnedFd,
+}
+
+impl StartedHypervisor {
+    fn start(order: &CarrierOrder, start: VmStart) -> io::Result<Self> {
+        let (channel, channel_end) = pair()?;
+        let (tree, tree_end) = pair()?;
+        let (monitor, monitor_end) = pair()?;
+        let (handover, handover_end) = pair()?;
+        let null = File::options().read(true).open("/dev/null")?;
+        let said = said()?;
+        let measures = order.vm.acceleration == Acceleration::Tcg && start != VmStart::Restore;
+        let counter_khz = measures.then(offleash_sys::timestamp::tsc_khz).flatten();
+        let words = hypervisor::words(&order.vm, order.card, start, counter_khz);
+        let role = [CARRIER_INSIDE, SUPERVISE_COMMAND, HYPERVISOR_ROLE].map(str::to_owned);
+        let argv: Vec<Vec<u8>> = role.into_iter().chain(words).map(String::into_bytes).collect();
+        let mut descriptors = vec![
+            null.as_fd(),
+            said.as_fd(),
+            said.as_fd(),
+            channel_end.as_fd(),
+            tree_end.as_fd(),
+            monitor_end.as_fd(),
+        ];
+        if start != VmStart::Boot {
+            descriptors.push(handover_end.as_fd());
+        }
+        let command = SpawnCommand {
+            argv: &argv,
+            env: &[],
+            cwd: None,
+            descriptors: &descriptors,
+            session: SessionChoice::Same,
+            orphaned: OrphanFate::Dies,
+            user: None,
+        };
+        let started = spawn::spawn(&command);
+        let started = started.map_err(|error| told("starting the hypervisor", io::Error::other(error)))?;
+        let pid = Pid::from_raw(started.pid).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Self {
+            pid,
+            channel,
+            tree,
+            monitor,
+            handover,
+        })
+    }
+
+    /// Supplies it with the file of its memory.
+    fn supply(&self, memory: BorrowedFd<'_>) -> io::Result<()> {
+        let end = Instant::now() + SUPPLY_TIMEOUT;
+        poll_until(&mut [PollFd::new(&self.handover, PollFlags::IN)], end)?;
+        let (_, listeners) = socket::receive(self.handover.as_fd(), &mut [0])?;
+        let listener = listeners.into_iter().next().map(NotifyListener::from);
+        let listener = listener.ok_or_else(|| io::Error::other("the hypervisor did not start"))?;
+        loop {
+            let mut polled = [PollFd::new(&listener, PollFlags::IN)];
+            poll_until(&mut polled, end)?;
+            if !polled[0].revents().contains(PollFlags::IN) {
+                return Err(io::Error::other("the hypervisor ended before it had its memory"));
+            }
+            if let Some(opening) = listener.receive()? {
+                return listener.supply(&opening, memory);
+            }
+        }
+    }
+
+    fn monitor(&self) -> io::Result<Monitor> {
+        Monitor::open(rustix::io::fcntl_dupfd_cloexec(&self.monitor, 0)?)
+    }
+
+    /// Ends it, and waits for that.
+    fn end(self) {
+        // It may be gone already.
+        let _killed = rustix::process::kill_process(self.pid, Signal::KILL);
+        let _reaped = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(self.pid), WaitOptions::empty()));
+    }
+}
+
+/// Puts the calling thread behind the filter of a hypervisor that is supplied with its memory, where it was started as such a
+/// one, or of another.
+///
+/// # Errors
+/// What seccomp(2) answers.
+pub(super) fn enter_filter() -> io::Result<()> {
+    match spawn::adopt_descriptor(HANDOVER) {
+        Ok(handover) => {
+            let listener = seccomp::compile_hypervisor_of_file().install_with_listener()?;
+            socket::send(handover.as_fd(), b"l", &[listener.as_fd()])
+        }
+        Err(_) => seccomp::compile_hypervisor().install(),
+    }
+}
+
+fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    socket::stream_pair().map_err(|error| told("making a socket pair", error))
+}
