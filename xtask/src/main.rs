@@ -20,6 +20,7 @@ mod gvisor;
 mod program;
 mod sdks;
 mod test;
+mod vendored;
 
 use std::process::ExitCode;
 
@@ -40,6 +41,10 @@ enum Task {
     Test(test::TestOptions),
     /// E2B's SDKs are installed below `target`, or renewed, for the tests that speak through them; `test` does it too
     Sdks,
+    /// What the dashboard has of npm is fetched again, at the releases that are named, and compared by digest
+    Vendored,
+    /// The pictures of the dashboard in `docs/ui` are made anew, in a browser
+    Pictures,
     /// Measures against the reference tools
     Bench {
         #[command(subcommand)]
@@ -80,6 +85,8 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().task {
         Task::Test(options) => test::run(&options),
         Task::Sdks => sdks::install_or_fail(),
+        Task::Vendored => vendored::fetch(),
+        Task::Pictures => pictures(),
         Task::Bench {
             benchmark: Benchmark::Start(options),
         } => bench::run(&options),
@@ -123,4 +130,21 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs the test that makes the pictures.
+fn pictures() -> Result<(), error::TaskError> {
+    let mut command = program::cargo();
+    command.args([
+        "test",
+        "--package",
+        "offleash",
+        "--test",
+        "api",
+        "--",
+        "--ignored",
+        "dashboard::browser_makes_pictures",
+    ]);
+    command.env("OFFLEASH_SDKS", sdks::directory());
+    program::run(&mut command)
 }

@@ -23,7 +23,7 @@ struct Sdk {
 
 /// Servers have been broken by what changed between releases, so old ones are tried as well: those that still make and
 /// connect to sandboxes by the first version of these calls.
-const SDKS: [Sdk; 9] = [
+const SDKS: [Sdk; 10] = [
     Sdk {
         name: "python",
         packages: &["e2b"],
@@ -59,6 +59,12 @@ const SDKS: [Sdk; 9] = [
         name: "python_mcp",
         packages: &["mcp"],
         inside: "mcp",
+    },
+    // What drives a browser, and what looks whether everybody can use a page.
+    Sdk {
+        name: "browser-1.65.1",
+        packages: &["playwright-core@1.65.1", "axe-core@4.14.1"],
+        inside: "node_modules/playwright-core",
     },
     // A server of S3, for volumes that have a bucket.
     Sdk {

@@ -16,6 +16,7 @@ mod routes;
 mod server;
 mod trace;
 mod traffic;
+mod ui;
 
 pub use journal::{Event, Journal, RequestEvent};
 pub use routes::{RouteSummary, route_summaries};

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each room, and the rooms above it in this table that it may use: none uses what is below.
-const ROOMS: [(&str, &[&str]); 12] = [
+const ROOMS: [(&str, &[&str]); 13] = [
     ("journal", &[]),
     ("http", &["journal"]),
     ("trace", &["http", "journal"]),
@@ -18,9 +18,10 @@ const ROOMS: [(&str, &[&str]); 12] = [
     ("traffic", &["e2b", "http", "journal"]),
     ("client", &["e2b", "http", "mcp"]),
     ("routes", &["cells", "control", "e2b", "http", "native"]),
+    ("ui", &["http"]),
     (
         "server",
-        &["control", "http", "journal", "mcp", "routes", "trace", "traffic"],
+        &["control", "http", "journal", "mcp", "routes", "trace", "traffic", "ui"],
     ),
 ];
 

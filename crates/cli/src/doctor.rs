@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use offleash_core::text::one_line;
-use offleash_isolation::probe::{self, FeatureCheck, FeatureRemedy, FeatureStatus, ProbeReport, ProbeSubject};
+use offleash_isolation::probe::{FeatureCheck, FeatureRemedy, FeatureStatus, ProbeReport};
 use offleash_store::HostIdentity;
 
 use crate::args::DoctorArgs;
@@ -21,10 +21,7 @@ const EXIT_NO_LEVEL: u8 = 1;
 /// Probes the machine and prints the report; success means that at least one level is available.
 pub(crate) fn doctor(options: &DoctorArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     let state = state.map_or_else(|| HostIdentity::of_this_process().default_state(), PathBuf::from);
-    let subject = ProbeSubject::this_process(state).map_err(|error| Failure::from_error(&error))?;
-    let mut report = probe::probe(&subject);
-    let of_code = offleash_supervisor::probe::checks(&report, &subject.state_directory);
-    report.checks.extend(of_code);
+    let report = offleash_supervisor::probe::machine(state).map_err(|error| Failure::from_error(&error))?;
     let mut text = Vec::new();
     let rendered = if options.json {
         render_json(&report, &mut text)

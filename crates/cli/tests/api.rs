@@ -21,6 +21,8 @@ mod client;
 mod contexts;
 #[path = "api/created.rs"]
 mod created;
+#[path = "api/dashboard.rs"]
+mod dashboard;
 #[path = "api/floods.rs"]
 mod floods;
 #[path = "api/hangups.rs"]

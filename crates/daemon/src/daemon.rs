@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use offleash_core::level::Level;
 use offleash_supervisor::lifecycle::{find_hypervisor, find_runtime};
+use offleash_supervisor::probe::ProbeReport;
 
 use crate::admission::AdmissionControl;
 use crate::adoption::SandboxAdoption;
@@ -41,6 +42,7 @@ use crate::jobs::JobTracker;
 use crate::key_revocation::KeyRevocation;
 use crate::keys;
 use crate::leftovers::LeftoverRemover;
+use crate::machine::MachineProbe;
 use crate::maintenance::{MaintenanceLoop, Removers};
 use crate::making::SandboxMaker;
 use crate::origins::OriginFinder;
@@ -48,6 +50,7 @@ use crate::pool::ReadyPool;
 use crate::putting_away::SandboxKeeper;
 use crate::readiness::{ReadinessCheck, ReadinessObstacle};
 use crate::records::SandboxRecords;
+use crate::registry::Scope;
 use crate::registry_handle::RegistryHandle;
 use crate::sampling::UsageSampler;
 use crate::sandbox_sources::SandboxSources;
@@ -97,6 +100,7 @@ struct DaemonServices {
     ender: Arc<SandboxEnder>,
     records: SandboxRecords,
     readiness: ReadinessCheck,
+    machine: MachineProbe,
     /// Go on as long as these are held.
     maintenance: Arc<MaintenanceLoop>,
     filler: Arc<PoolFiller>,
@@ -125,6 +129,15 @@ impl Daemon {
     /// `Unauthorized`, `Store`.
     pub fn authenticate(&self, key: &str) -> Result<Caller, DaemonError> {
         keys::authenticate(&self.services.core.registry, key)
+    }
+
+    /// What the machine offers, with paths of it.
+    ///
+    /// # Errors
+    /// `Forbidden` without the scope `admin`, `Host`.
+    pub async fn machine(&self, caller: &Caller) -> Result<Arc<ProbeReport>, DaemonError> {
+        caller.require(Scope::Admin)?;
+        self.services.machine.report().await
     }
 
     /// How many sandboxes there are.
@@ -384,6 +397,7 @@ impl DaemonServices {
         Self {
             records: SandboxRecords::new(core.clone(), config.keep_logs),
             readiness: ReadinessCheck::new(core.clone(), admission),
+            machine: MachineProbe::new(core.host.state().path().to_owned()),
             sampler: Arc::new(UsageSampler::new(core.clone(), config.sample_every)),
             config,
             core,

@@ -12,8 +12,8 @@ use crate::daemon_core::DaemonCore;
 use crate::error::DaemonError;
 use crate::history::reason_in;
 use crate::host::SandboxHost;
-use crate::registry::{EventRow, EventsQuery, MetricRow, Registry, RegistryError, SandboxState, Scope};
-use crate::sampling::row_of;
+use crate::registry::{EventRow, EventsQuery, Registry, RegistryError, SandboxState, Scope};
+use crate::sampling::{row_of, sample_of};
 use crate::template_names;
 use crate::view::{LogLine, NameMatches, SandboxEvent, UsageSample};
 
@@ -118,13 +118,13 @@ impl SandboxRecords {
             .core
             .registry
             .read("read samples", move |registry| registry.metrics(&id, from, to));
-        let mut samples: Vec<UsageSample> = rows.await?.iter().map(metric).collect();
+        let mut samples: Vec<UsageSample> = rows.await?.iter().map(sample_of).collect();
         if samples.is_empty()
             && (from..=to).contains(&now_ms())
             && entry.state() == SandboxState::Running
             && let Ok(usage) = self.core.host.supervisor(entry.id()).usage().await
         {
-            samples.push(metric(&row_of(&usage, now_ms(), 0.0)));
+            samples.push(sample_of(&row_of(&usage, now_ms(), 0.0)));
         }
         Ok(samples)
     }
@@ -272,19 +272,6 @@ fn lines_of(registry: &Registry, host: &SandboxHost, id: &str, lives: bool) -> R
             let noted = noted.into_iter().map(|noted| (noted.at_ms, noted.level(), noted.line));
             return Ok(rows.chain(noted).collect());
         }
-    }
-}
-
-fn metric(row: &MetricRow) -> UsageSample {
-    UsageSample {
-        at: from_ms(row.at_ms),
-        cpus: row.cpu_milli.div_ceil(1000),
-        cpu_used_pct: row.cpu_used_pct,
-        memory_used: row.memory_used,
-        memory_total: row.memory_total,
-        memory_cache: row.memory_cache,
-        disk_used: row.disk_used,
-        disk_total: row.disk_total,
     }
 }
 

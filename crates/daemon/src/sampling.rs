@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use offleash_supervisor::clock::now_ms;
+use offleash_supervisor::clock::{from_ms, now_ms};
 use offleash_supervisor::service::message::SupervisorUsage;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 use crate::daemon_core::DaemonCore;
 use crate::registry::{Change, MetricRow, SandboxState};
 use crate::sandboxes::SandboxEntry;
+use crate::view::UsageSample;
 
 /// How many sandboxes are asked at a time.
 const AT_A_TIME: usize = 8;
@@ -76,15 +77,14 @@ impl UsageSampler {
     fn note(&self, entry: &SandboxEntry, usage: &SupervisorUsage, before: Option<CpuMark>, when: Instant) {
         let at_ms = now_ms();
         let every = self.every.as_millis().max(1);
+        let used = before.map_or(0.0, |before| percent(before, (when, usage.cpu_us)));
+        let sample = row_of(usage, at_ms, used);
+        entry.note_sample(sample_of(&sample));
         self.core.registry.submit_droppable(Change::AddMetric {
             sandbox: entry.name().to_owned(),
             // Counted by the clock, so that a daemon that comes after this one goes on where it was.
             number: u64::try_from(u128::from(at_ms.unsigned_abs()) / every).unwrap_or(0),
-            sample: row_of(
-                usage,
-                at_ms,
-                before.map_or(0.0, |before| percent(before, (when, usage.cpu_us))),
-            ),
+            sample,
         });
     }
 }
@@ -99,6 +99,19 @@ pub(crate) fn row_of(usage: &SupervisorUsage, at_ms: i64, cpu_used_pct: f64) -> 
         memory_cache: usage.memory_cache_bytes,
         disk_used: usage.disk_bytes,
         disk_total: usage.disk_limit_bytes,
+    }
+}
+
+pub(crate) fn sample_of(row: &MetricRow) -> UsageSample {
+    UsageSample {
+        at: from_ms(row.at_ms),
+        cpus: row.cpu_milli.div_ceil(1000),
+        cpu_used_pct: row.cpu_used_pct,
+        memory_used: row.memory_used,
+        memory_total: row.memory_total,
+        memory_cache: row.memory_cache,
+        disk_used: row.disk_used,
+        disk_total: row.disk_total,
     }
 }
 

@@ -1,13 +1,15 @@
 //! What this machine offers for contexts of code: what `isolation`'s probe finds, seen with the languages and templates that
 //! there are. `doctor` shows it beside that; nothing is started and nothing is written.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use offleash_core::level::Level;
 use offleash_core::template::TemplateName;
 use offleash_core::text::{Text, one_line};
 use offleash_interpreter::language::Language;
-use offleash_isolation::probe::{FeatureCheck, FeatureRemedy, FeatureStatus, ProbeReport};
+use offleash_isolation::probe::{self, ProbeSubject};
+pub use offleash_isolation::probe::{FeatureCheck, FeatureRemedy, FeatureStatus, LevelReport, ProbeReport};
 use offleash_store::{HostIdentity, StateDirectory};
 
 use crate::templates;
@@ -17,8 +19,20 @@ const PLACES: [&str; 4] = ["/usr/local/bin", "/usr/bin", "/usr/local/sbin", "/us
 /// Templates that are named; there may be many.
 const MAX_NAMED: usize = 8;
 
+/// All that this machine offers to this process, for runs that are kept in `state`. Takes some milliseconds, and blocks.
+///
+/// # Errors
+/// When `/proc` is missing, so that the program's path is unknown.
+pub fn machine(state: PathBuf) -> io::Result<ProbeReport> {
+    let subject = ProbeSubject::this_process(state)?;
+    let mut report = probe::probe(&subject);
+    let of_code = checks(&report, &subject.state_directory);
+    report.checks.extend(of_code);
+    Ok(report)
+}
+
 /// Which languages contexts can have, and whether an interpreter that is ready can be forked for them.
-pub fn checks(report: &ProbeReport, state: &Path) -> [FeatureCheck; 2] {
+fn checks(report: &ProbeReport, state: &Path) -> [FeatureCheck; 2] {
     let built = built(state);
     [languages(PLACES.map(Path::new), &built), forked(report, &built)]
 }

@@ -14,7 +14,7 @@ struct Program {
     needed_for: &'static str,
 }
 
-const PROGRAMS: [Program; 25] = [
+const PROGRAMS: [Program; 26] = [
     Program {
         command: "bwrap",
         package: "bubblewrap",
@@ -99,6 +99,11 @@ const PROGRAMS: [Program; 25] = [
         command: "npm",
         package: "npm",
         needed_for: "installing E2B's SDK for JavaScript",
+    },
+    Program {
+        command: "chromium",
+        package: "chromium",
+        needed_for: "the dashboard in a browser",
     },
     Program {
         command: "Rscript",

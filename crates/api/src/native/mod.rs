@@ -3,6 +3,7 @@
 pub(crate) mod cells;
 pub(crate) mod contexts;
 pub(crate) mod keys;
+pub(crate) mod overview;
 pub(crate) mod run;
 pub(crate) mod sandboxes;
 pub(crate) mod server;
@@ -14,6 +15,7 @@ pub(crate) mod volumes;
 
 pub(crate) use self::cells::{CellEvent, NewCell, NewDefaultCell};
 pub(crate) use self::contexts::{ContextAnswer, ContextList, NewContext};
+pub(crate) use self::overview::{MachineAnswer, OverviewAnswer};
 pub(crate) use self::shapes::{
     AuditAnswer, ForkList, KeyList, MadeKey, NameAnswer, NewCommand, NewForks, NewKey, NewPolicy, NewRun, NewSandbox,
     PauseBody, PolicyAnswer, RefusalAnswer, ResumeBody, RunResult, SandboxAnswer, SandboxList, SandboxUsage,

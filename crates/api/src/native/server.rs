@@ -46,6 +46,8 @@ pub(crate) fn usage(asked: &ApiRequest<'_>) -> Result<Response<Body>, ApiRefusal
     let page = asked.daemon().list(&asked.caller, &list_filter(asked.query())?);
     let page = page.map_err(|error| asked.refused(&error))?;
     let usage = UsageAnswer {
+        key: asked.caller.key_id.clone(),
+        scopes: asked.caller.scopes.0.iter().map(ToString::to_string).collect(),
         running: u64::try_from(page.total_running).unwrap_or(u64::MAX),
         quota: asked.caller.quota.into(),
     };

@@ -379,6 +379,10 @@ pub(crate) struct NameAnswer {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Usage")]
 pub(crate) struct UsageAnswer {
+    /// The id of the caller's key.
+    pub(crate) key: String,
+    /// What it may do: `admin`, `create`, `read`.
+    pub(crate) scopes: Vec<String>,
     /// Running ones of the caller's.
     pub(crate) running: u64,
     /// How much the caller may have at a time.

@@ -9,11 +9,12 @@ use crate::cells::MAX_CELL_BODY;
 use crate::http::json::MAX_BODY;
 use crate::native::{
     ApprovalList, Approve, AuditAnswer, BuiltTemplateAnswer, BuiltTemplateList, CallAnswer, CallEvent, CellEvent,
-    CheckpointList, ContextAnswer, ContextList, Deny, ForkList, KeyList, MadeKey, NameAnswer, NewCell, NewCheckpoint,
-    NewCommand, NewContext, NewDefaultCell, NewForks, NewImport, NewKey, NewPolicy, NewRun, NewSandbox, NewSnapshot,
-    NewVolume, PauseBody, PolicyAnswer, RestoreBody, ResumeBody, RunResult, SandboxAnswer, SandboxList, SandboxUsage,
-    SnapshotAnswer, SnapshotList, SyncAnswer, SyncBody, UsageAnswer, VersionAnswer, VolumeAnswer, VolumeList, cells,
-    contexts, keys, run, sandboxes, server, snapshots, templates, tools, volumes,
+    CheckpointList, ContextAnswer, ContextList, Deny, ForkList, KeyList, MachineAnswer, MadeKey, NameAnswer, NewCell,
+    NewCheckpoint, NewCommand, NewContext, NewDefaultCell, NewForks, NewImport, NewKey, NewPolicy, NewRun, NewSandbox,
+    NewSnapshot, NewVolume, OverviewAnswer, PauseBody, PolicyAnswer, RestoreBody, ResumeBody, RunResult, SandboxAnswer,
+    SandboxList, SandboxUsage, SnapshotAnswer, SnapshotList, SyncAnswer, SyncBody, UsageAnswer, VersionAnswer,
+    VolumeAnswer, VolumeList, cells, contexts, keys, overview, run, sandboxes, server, snapshots, templates, tools,
+    volumes,
 };
 
 /// No body is read.
@@ -69,7 +70,7 @@ const REVOKE: QueryDocs = &[(
     "`true` has the key's sandboxes ended, too, within seconds; the id may be that of a key that was removed before",
 )];
 
-pub(super) static ROUTES: [RouteEntry; 52] = [
+pub(super) static ROUTES: [RouteEntry; 54] = [
     RouteEntry {
         operation: "OpenApi",
         method: Method::GET,
@@ -254,6 +255,14 @@ pub(super) static ROUTES: [RouteEntry; 52] = [
         "Says how much the caller has, and may have.",
         Some(answers(200).with::<UsageAnswer>()),
         |call| at_once(server::usage(call.asked))),
+    route!("Overview", GET "/v1/overview", READ, NO_BODY,
+        "Tells of the caller's sandboxes in few words, with what they used last; of everybody's with the scope `admin`.",
+        Some(answers(200).with::<OverviewAnswer>()),
+        |call| at_once(overview::overview(call.asked))),
+    route!("Machine", GET "/v1/machine", ADMIN, NO_BODY,
+        "Says what the machine offers, as `offleash doctor` does.",
+        Some(answers(200).with::<MachineAnswer>()),
+        |call| Box::pin(overview::machine(call.asked))),
     route!("ListVolumes", GET "/v1/volumes", READ, NO_BODY,
         "Lists volumes.",
         Some(answers(200).with::<VolumeList>()),

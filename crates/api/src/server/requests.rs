@@ -21,7 +21,7 @@ use crate::journal::{Event, Journal, RequestEvent};
 use crate::mcp::http::McpService;
 use crate::trace::{RequestSubject, Tracer};
 use crate::traffic::{self, PortTarget, TrafficService};
-use crate::{mcp, routes};
+use crate::{mcp, routes, ui};
 
 /// When it is worth asking again whether a server is ready that was not.
 const READY_AGAIN: Duration = Duration::from_secs(5);
@@ -163,6 +163,9 @@ impl ServerState {
             "/healthz" => return Ok(answer::empty(StatusCode::NO_CONTENT)),
             "/readyz" => return self.ready().await,
             _ => {}
+        }
+        if let Some(answer) = ui::answer(parts) {
+            return Ok(answer);
         }
         if let Some(answer) = routes::answer_open(&parts.method, path) {
             return Ok(answer);

@@ -3,10 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::skip;
-
-/// The directory of one SDK each.
-const SDKS: &str = "OFFLEASH_SDKS";
+use crate::support::sdks;
 
 /// Python's, as it is laid out beside one another so that modules import each other.
 const PYTHON: [(&str, &str); 21] = [
@@ -61,13 +58,7 @@ impl Kit {
             _ if python => "e2b",
             _ => "node_modules/e2b",
         };
-        let found = places().map(|place| place.join(name));
-        let directory = found.into_iter().find(|directory| directory.join(inside).is_dir());
-        if directory.is_none() {
-            skip(&format!(
-                "the SDK `{name}` is not installed, which `cargo xtask sdks` does"
-            ));
-        }
+        let directory = sdks::find(name, inside);
         directory.map(|directory| Self { directory, python })
     }
 
@@ -120,11 +111,4 @@ impl Kit {
 pub(crate) fn system_python() -> &'static Path {
     let system = Path::new("/usr/bin/python3");
     if system.exists() { system } else { Path::new("python3") }
-}
-
-/// Where SDKs may be: where the test runner says, or with what is built.
-fn places() -> impl Iterator<Item = PathBuf> {
-    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).ancestors();
-    let named = std::env::var_os(SDKS).map(PathBuf::from);
-    named.into_iter().chain(built.map(|directory| directory.join("sdks")))
 }

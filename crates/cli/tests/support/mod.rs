@@ -14,6 +14,7 @@ pub mod levels;
 pub mod listing;
 pub mod openssl;
 pub mod processes;
+pub mod sdks;
 pub mod terminal;
 pub mod tools;
 pub mod workspace;

@@ -11,6 +11,7 @@ use crate::error::DaemonError;
 use crate::forking::{ForkRequest, ForkResults};
 use crate::lifecycle::PauseMode;
 use crate::listing::{self, ListFilter};
+use crate::overview::{self, SandboxOverview};
 use crate::records::{EventsRequest, LogsRequest};
 use crate::registry::Scope;
 use crate::request::{CreateRequest, NetworkSettings};
@@ -37,6 +38,15 @@ impl Daemon {
     pub async fn fork(&self, caller: &Caller, id: &str, request: ForkRequest) -> Result<ForkResults, DaemonError> {
         caller.require(Scope::Create)?;
         self.services.forker.fork(caller, id, request).await
+    }
+
+    /// The caller's sandboxes in few words, everybody's for one with the scope `admin`.
+    ///
+    /// # Errors
+    /// `Forbidden`.
+    pub fn overview(&self, caller: &Caller) -> Result<SandboxOverview, DaemonError> {
+        caller.require(Scope::Read)?;
+        Ok(overview::overview_of(&self.services.core.sandboxes, caller))
     }
 
     /// A sandbox.

@@ -22,7 +22,7 @@ use crate::request::{NAME_LABEL, OnTimeout};
 use crate::secret_use::SecretVersions;
 use crate::specification::Specification;
 use crate::template_names;
-use crate::view::{AccessRules, ENVD_VERSION, InterpreterOrigin, SandboxView, VisibleState};
+use crate::view::{AccessRules, ENVD_VERSION, InterpreterOrigin, SandboxView, UsageSample, VisibleState};
 
 /// How long somebody who can wait does so while something else is being done with a sandbox.
 const SOON: Duration = Duration::from_secs(15);
@@ -46,6 +46,8 @@ pub(crate) struct SandboxEntry {
     below: Mutex<Option<LayersBelow>>,
     /// When a checkpoint of it was made by itself, or it was looked at for that.
     checkpointed: Mutex<Instant>,
+    /// What it used when it was sampled last.
+    sampled: Mutex<Option<UsageSample>>,
     /// Whether an earlier daemon made it, and may have started what this one knows nothing of.
     is_adopted: bool,
 }
@@ -121,6 +123,7 @@ impl SandboxEntry {
             activity: SandboxActivity::default(),
             below: Mutex::default(),
             checkpointed: Mutex::new(Instant::now()),
+            sampled: Mutex::default(),
             is_adopted: false,
         }
     }
@@ -175,6 +178,15 @@ impl SandboxEntry {
     /// It was seen to whether a checkpoint is due.
     pub(crate) fn note_checkpointed(&self) {
         *self.checkpointed.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// What it used when it was sampled last; `None` before the first time.
+    pub(crate) fn sampled(&self) -> Option<UsageSample> {
+        *self.sampled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn note_sample(&self, sample: UsageSample) {
+        *self.sampled.lock().unwrap_or_else(PoisonError::into_inner) = Some(sample);
     }
 
     pub(crate) fn state(&self) -> SandboxState {

@@ -1,0 +1,223 @@
+// The dashboard in a browser: what a person does, and what a hostile sandbox tries meanwhile.
+//
+// Arguments: what to do (`check` or `pictures`), the server's address, a key, the id of a sandbox with hostile names, a
+// directory. Ends with an error unless all of it is as it should be.
+
+import assert from 'node:assert/strict';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import path from 'node:path';
+import { small } from './small_png.mjs';
+
+const require = createRequire(import.meta.url);
+const { chromium } = require('playwright-core');
+const axe = readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
+const [what, base, key, hostile, directory] = process.argv.slice(2);
+
+const browser = await chromium.launch({
+  executablePath: process.env.CHROMIUM,
+  // It runs as root here, where it has no sandbox of its own.
+  args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--disable-lcd-text', '--force-color-profile=srgb'],
+});
+const page = await browser.newPage({
+  viewport: what === 'pictures' ? { width: 1000, height: 600 } : { width: 1280, height: 800 }, colorScheme: 'dark', locale: 'en-GB', timezoneId: 'UTC',
+});
+page.setDefaultTimeout(15000);
+
+/** What a page that is attacked would do. */
+const alarms = [];
+page.on('pageerror', (error) => alarms.push(`error: ${error.message}`));
+page.on('dialog', (dialog) => {
+  alarms.push(`dialog: ${dialog.message()}`);
+  dialog.dismiss();
+});
+page.on('request', (request) => {
+  const { url } = { url: request.url() };
+  if (!url.startsWith(`${base}/`) && !url.startsWith(`blob:${base}/`)) alarms.push(`request: ${url}`);
+});
+page.on('console', (message) => {
+  if (/Content Security Policy|Trusted/i.test(message.text())) alarms.push(`policy: ${message.text()}`);
+});
+
+const tab = (name) => page.locator('.tabs').getByRole('link', { name, exact: true }).click();
+const view = (name) => page.getByRole('navigation', { name: 'Views' }).getByRole('link', { name }).click();
+const heading = (name) => page.getByRole('heading', { name, exact: true }).waitFor();
+
+/** Nothing that is serious stands between the view and who uses no mouse or sees otherwise. */
+async function accessible(name) {
+  // Not as a script of the page, which its policy would not take.
+  await page.evaluate(axe);
+  const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
+  const serious = violations.filter(({ impact }) => impact === 'serious' || impact === 'critical');
+  assert.deepEqual(serious.map(({ id, nodes }) => `${id}: ${nodes[0].html}`), [], name);
+}
+
+async function login() {
+  await page.goto(`${base}/ui`);
+  await page.getByLabel('API key').fill(key);
+  await page.keyboard.press('Enter');
+  await heading('Sandboxes');
+}
+
+async function type(text) {
+  await page.locator('.terminal textarea').focus();
+  await page.keyboard.type(text);
+  await page.keyboard.press('Enter');
+}
+
+const typed = (text) => page.waitForFunction((wanted) => document.querySelector('.xterm-rows')?.textContent.replace(/\u00a0/g, ' ').includes(wanted), text);
+
+async function create(name) {
+  await page.getByRole('button', { name: 'New sandbox' }).click();
+  await page.getByLabel('Name').fill(name);
+  await page.getByLabel('Labels').fill('team=<b>markup</b>\nturned=\u202Eabc');
+  await accessible('dialog');
+  await page.getByRole('button', { name: 'Create' }).click();
+  await heading(name);
+}
+
+async function check() {
+  await page.goto(`${base}/ui/`);
+  await page.getByLabel('API key').waitFor();
+  await accessible('login');
+  await page.getByLabel('API key').fill('e2b_nothing');
+  await page.keyboard.press('Enter');
+  await page.getByText('This key is not valid.').waitFor();
+  await login();
+  await page.locator('.window a').first().waitFor();
+  await accessible('list');
+
+  await create('made-here');
+  await page.getByText('<b>markup</b>').waitFor();
+  await page.getByText('\\u{202e}abc').waitFor();
+  await accessible('about');
+
+  await tab('Terminal');
+  await typed('$');
+  await type('echo sum-$((40+2))');
+  await typed('sum-42');
+  // A title, a link, colours, another direction, and what would be markup anywhere else.
+  await type("printf '\\033]0;taken\\007\\033]8;;javascript:alert(1)\\007link\\033]8;;\\007\\033[38;2;9;200;9mgreen\\033[0m \\342\\200\\256<img src=x onerror=alert(1)> done-%s\\n' $((6*7))");
+  await typed('done-42');
+  assert.match(await page.title(), /^Terminal · made-here/);
+  await accessible('terminal');
+
+  await tab('Commands');
+  await page.getByRole('textbox', { name: 'Command' }).fill("printf '<script>alert(1)</script>\\033[2J\\342\\200\\256 end'; exit 3");
+  await page.keyboard.press('Enter');
+  await page.getByText('exit status 3').waitFor();
+  assert.equal(await page.getByRole('log').textContent(), '<script>alert(1)</script>\\u{1b}[2J\\u{202e} end');
+
+  // Names that are markup, escapes and directions.
+  await page.goto(`${base}/ui/#/sandboxes/${hostile}/about`);
+  await page.getByText('<img src=x onerror=alert(1)>').first().waitFor();
+  await tab('Files');
+  await page.getByText('<img src=x onerror=alert(1)>').waitFor();
+  await page.getByText('up\\u{202e}fdp.exe').waitFor();
+  await page.getByText('line\\u{a}feed').waitFor();
+  await accessible('files');
+  await page.getByRole('button', { name: 'content.html', exact: true }).click();
+  await page.locator('pre').waitFor();
+  assert.equal(await page.locator('pre').textContent(), '<script>alert(1)</script>\n\\u{1b}]0;x\\u{7}\n');
+  const waits = page.waitForEvent('download');
+  await page.getByRole('button', { name: 'Download content.html' }).click();
+  assert.equal((await waits).suggestedFilename(), 'content.html');
+  await page.getByLabel('Files to upload').setInputFiles({ name: 'from-here.txt', mimeType: 'text/plain', buffer: Buffer.from('up') });
+  await page.getByRole('button', { name: 'from-here.txt', exact: true }).waitFor();
+  for (const name of ['Ports', 'Network', 'Checkpoints', 'Log']) {
+    await tab(name);
+    await page.getByRole('button', { name: 'Pause' }).waitFor();
+    await page.waitForFunction(() => !document.querySelector('.loading') && document.querySelector('.tabs + div').childElementCount > 0);
+    assert.equal(await page.getByRole('alert').filter({ hasText: /./ }).count(), 0, name);
+    if (name === 'Network' || name === 'Log') await accessible(name);
+  }
+  await page.getByRole('button', { name: 'Pause' }).click();
+  await page.getByText('paused', { exact: true }).waitFor();
+  await page.getByRole('button', { name: 'Resume' }).click();
+  await page.getByText('running', { exact: true }).waitFor();
+
+  for (const name of ['Machine', 'Templates', 'Snapshots', 'Volumes', 'Audit', 'Keys and quotas']) {
+    await view(name);
+    await heading(name);
+    // Snapshots and volumes are tables as templates are.
+    if (!['Snapshots', 'Volumes'].includes(name)) await accessible(name);
+  }
+  await page.emulateMedia({ colorScheme: 'light' });
+  await view('Machine');
+  await heading('Machine');
+  await accessible('Machine in light colours');
+
+  // Many are as few: rows that cannot be seen are not there.
+  await page.route('**/v1/overview', (route) => route.fulfill({ json: overview(1000) }));
+  await view('Sandboxes');
+  await page.getByText('1000 sandboxes').waitFor();
+  assert.ok(await page.locator('.window .row').count() < 60);
+  await page.locator('.window').evaluate((window) => window.scrollTo(0, window.scrollHeight));
+  await page.getByText('many-999', { exact: true }).waitFor();
+  await page.getByRole('searchbox', { name: 'Filter' }).fill('many-5 gone');
+  await page.getByText('There is no sandbox here.').waitFor();
+  await page.getByRole('searchbox', { name: 'Filter' }).fill('many-123');
+  await page.getByText('many-123', { exact: true }).waitFor();
+
+  // The key is nowhere but in the page, and with the page it goes.
+  const kept = await page.evaluate(() => JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie, document.documentElement.outerHTML]));
+  assert.ok(!kept.includes(key));
+  assert.deepEqual(await page.context().cookies(), []);
+  await page.reload();
+  await page.getByLabel('API key').waitFor();
+  assert.deepEqual(alarms, []);
+}
+
+function overview(count) {
+  const now = new Date().toISOString();
+  const one = (index) => ({
+    id: `i${index}`, name: `many-${index}`, template: 'base', state: 'running', asleep: false, level: 'process', started_at: now,
+    ends_at: '2126-01-01T00:00:00.000Z', limits: { cpus: 2, memory_mib: 512, disk_mib: 1024, pids: 512 },
+    used: { at: now, cpu_percent: index % 200, memory_bytes: index * 100000, disk_bytes: index * 1000 },
+  });
+  return { at: now, total: count, sandboxes: Array.from({ length: count }, (_, index) => one(index)) };
+}
+
+/** Pictures of the main views, with their names. */
+async function pictures() {
+  const take = async (name) => writeFileSync(path.join(directory, `${name}.png`), small(await page.screenshot()));
+  await page.goto(`${base}/ui/`);
+  await page.getByLabel('API key').waitFor();
+  await take('login');
+  await login();
+  // As many samples as make a line.
+  await page.waitForTimeout(16000);
+  await take('sandboxes');
+  await page.locator('.window a').first().click();
+  await page.getByRole('heading', { name: 'Labels' }).waitFor();
+  await page.waitForTimeout(2500);
+  await take('sandbox');
+  await tab('Terminal');
+  await typed('$');
+  await type('uname -sr; ls -la --color=always /; id');
+  await typed('groups=');
+  await take('terminal');
+  await tab('Files');
+  await page.getByRole('table').waitFor();
+  await take('files');
+  for (const [name, file] of [['Network', 'network'], ['Log', 'log']]) {
+    await tab(name);
+    await page.getByRole('table').first().waitFor();
+    await page.waitForTimeout(300);
+    await take(file);
+  }
+  await page.emulateMedia({ colorScheme: 'light' });
+  for (const [name, file] of [['Machine', 'machine'], ['Audit', 'audit'], ['Keys and quotas', 'keys']]) {
+    await view(name);
+    await heading(name);
+    await take(file);
+  }
+}
+
+try {
+  await (what === 'pictures' ? pictures() : check());
+} catch (error) {
+  process.exitCode = 1;
+  process.stderr.write(`${error.stack}\nat ${page.url()}\n${alarms.join('\n')}\n${await page.locator('body').innerText().catch(() => '')}\n`);
+}
+await browser.close();
