@@ -67,15 +67,15 @@ pub(crate) fn specify_run(arguments: &RunArgs, state: Option<&Path>) -> Result<(
         )
         .with_hint("leave one of the two out"));
     }
-    let is_simulated = matches!(
+    let is_without_processes = matches!(
         spec.level,
-        LevelChoice::Escalating | LevelChoice::Exactly(Level::Simulated)
+        LevelChoice::Escalating | LevelChoice::Exactly(Level::Simulated | Level::Wasm)
     );
-    if spec.warm > 0 && is_simulated {
-        return Err(
-            Failure::new("`--warm` is of no use at level `simulated`: there is nothing that could wait")
-                .with_hint("leave it out"),
-        );
+    if spec.warm > 0 && is_without_processes {
+        return Err(Failure::new(
+            "`--warm` is of no use at levels `simulated` and `wasm`: there is nothing that could wait",
+        )
+        .with_hint("leave it out"));
     }
     if let Some(name) = &arguments.image {
         let source = ImageSource {

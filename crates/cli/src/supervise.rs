@@ -56,6 +56,7 @@ pub(crate) fn supervise(mut words: impl Iterator<Item = OsString>) -> ExitCode {
             alone(|| Failure::from_error(&microvm::become_hypervisor(&words)).print())
         }
         (Some(SupervisorRole::SimulatedWorker), None) => alone(simulated_worker),
+        (Some(SupervisorRole::WasmWorker), None) => alone(wasm_worker),
         _ => Failure::new("expected the role of a process that offleash starts itself")
             .with_hint("`offleash run` runs a command")
             .print(),
@@ -244,6 +245,11 @@ fn carry_vm(template: &[i32]) -> ExitCode {
 /// Is the worker of a simulated shell.
 fn simulated_worker() -> ExitCode {
     exit_code(offleash_simulated::run_worker().is_ok())
+}
+
+/// Is the worker that runs WebAssembly.
+fn wasm_worker() -> ExitCode {
+    exit_code(offleash_wasm::run_worker().is_ok())
 }
 
 /// Makes a snapshot of what a sandbox wrote, in steps. What is written to descriptor 3 says that the sandbox stands still.

@@ -15,9 +15,10 @@ use offleash_sys::seccomp;
 use serde_json::Value;
 
 /// Which rooms a room uses, as in ARCHITECTURE.md; an arrow that is not drawn there is not allowed in advance either.
-const ARROWS: [(&str, &[&str]); 19] = [
+const ARROWS: [(&str, &[&str]); 20] = [
     ("bashkit", &[]),
     ("simulated", &["bashkit", "core", "isolation", "protocol", "sys"]),
+    ("wasm", &["core", "isolation", "simulated", "sys"]),
     ("core", &[]),
     ("protocol", &[]),
     ("sys", &[]),
@@ -46,6 +47,7 @@ const ARROWS: [(&str, &[&str]); 19] = [
             "store",
             "sys",
             "tools",
+            "wasm",
         ],
     ),
     (
@@ -66,6 +68,7 @@ const ARROWS: [(&str, &[&str]); 19] = [
             "simulated",
             "store",
             "sys",
+            "wasm",
         ],
     ),
 ];

@@ -6,6 +6,8 @@
 pub enum Level {
     /// A shell that is simulated, without an operating system: it runs no program.
     Simulated,
+    /// WebAssembly, compiled and run in a locked worker: it runs no program of the machine.
+    Wasm,
     /// Landlock, seccomp and rlimits, in the host's own namespaces: where user namespaces are forbidden.
     ProcessLandlock,
     /// Namespaces, a built root file system, seccomp, Landlock, cgroups and rlimits.
@@ -22,13 +24,14 @@ impl Level {
 
     /// Whether it runs programs.
     pub fn has_processes(self) -> bool {
-        self != Level::Simulated
+        !matches!(self, Level::Simulated | Level::Wasm)
     }
 
     /// The level's name as written in flags, policies and records.
     pub fn name(self) -> &'static str {
         match self {
             Level::Simulated => "simulated",
+            Level::Wasm => "wasm",
             Level::ProcessLandlock => "process-landlock",
             Level::Process => "process",
             Level::Container => "container",
@@ -45,14 +48,15 @@ impl std::fmt::Display for Level {
 
 /// A word that names no level.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is not a level: expected auto, simulated, process-landlock, process, container or microvm", .0.escape_debug())]
+#[error("`{}` is not a level: expected auto, simulated, wasm, process-landlock, process, container or microvm", .0.escape_debug())]
 pub struct LevelError(pub String);
 
 impl std::str::FromStr for Level {
     type Err = LevelError;
 
     fn from_str(text: &str) -> Result<Self, LevelError> {
-        std::iter::once(Level::Simulated)
+        [Level::Simulated, Level::Wasm]
+            .into_iter()
             .chain(Level::ALL)
             .find(|level| level.name() == text)
             .ok_or_else(|| LevelError(text.to_owned()))

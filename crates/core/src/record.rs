@@ -434,7 +434,7 @@ pub enum LimitEffect {
 /// Something that was refused.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct DenialRecord {
-    /// What kind of thing: `syscall`, `env`, `command`; at level `simulated` also `limit` and `unsupported`.
+    /// What kind of thing: `syscall`, `env`, `command`; at levels `simulated` and `wasm` also `limit` and `unsupported`.
     pub subject: String,
     /// The thing itself: a system call's name, a path, a variable, what was cut.
     pub name: Text,

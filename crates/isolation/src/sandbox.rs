@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::time::Instant;
 
 use offleash_core::exec::{ExecEvent, ExecRequest, TerminalSize, UserIds};
@@ -34,6 +35,11 @@ pub trait Backend: Debug {
     fn prepare(&mut self, ids: &SandboxIds) -> Result<(), IsolationError> {
         let _not_needed = ids;
         Ok(())
+    }
+
+    /// Is told the state directory, where something may be kept from one sandbox to the next.
+    fn keep_in(&mut self, state: &Path) {
+        let _not_needed = state;
     }
 
     /// Has the zygote at the other end of `zygote` make, while the sandbox that was prepared is made, a copy of its process

@@ -8,42 +8,77 @@ use offleash_core::plan::Plan;
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::sandbox::{Backend, EnforcementReport, LeftoverKeeper, Sandbox};
 
+use crate::code::CodeOfFiles;
+use crate::engine::{CompiledStore, EngineKind};
 use crate::next_level::NextLevel;
 use crate::sandbox::SimulatedSandbox;
 use crate::served::{ServedTrees, not_here};
 use crate::wire::WorkerSetup;
+use crate::worker::WORKER_ROLE;
 use crate::worker_process::WorkerProcess;
 
 /// How the rule of a command begins that the owner denied.
 const DENIED_COMMAND: &str = "commands.deny";
 
 /// Makes sandboxes of the level `simulated`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct SimulatedBackend {
+    kind: EngineKind,
+    compiled: Option<Box<dyn CompiledStore>>,
     /// One that was started ahead.
     worker: Option<WorkerProcess>,
     /// Whether programs run at level `process`.
     escalates: bool,
 }
 
+/// The shell.
+pub(crate) const SHELL: EngineKind = EngineKind {
+    level: Level::Simulated,
+    role: WORKER_ROLE,
+    name: "the simulated shell",
+    commands: "simulated: no program of the machine is executed",
+    feature: "simulated",
+};
+
+impl Default for SimulatedBackend {
+    fn default() -> Self {
+        Self::of(SHELL, None)
+    }
+}
+
 impl SimulatedBackend {
+    /// One whose workers have another engine, and what keeps what that compiles.
+    pub fn of(kind: EngineKind, compiled: Option<Box<dyn CompiledStore>>) -> Self {
+        Self {
+            kind,
+            compiled,
+            worker: None,
+            escalates: false,
+        }
+    }
+
+    /// Has what its engine compiles kept there.
+    pub fn keep_compiled(&mut self, compiled: Box<dyn CompiledStore>) {
+        self.compiled = Some(compiled);
+    }
+
     /// One whose sandboxes have programs that they lack run at level `process`, on the same files.
     pub fn escalating() -> Self {
         Self {
-            worker: None,
             escalates: true,
+            ..Self::default()
         }
     }
 }
 
 impl Backend for SimulatedBackend {
     fn level(&self) -> Level {
-        Level::Simulated
+        self.kind.level
     }
 
     fn prepare(&mut self, _: &offleash_isolation::sandbox::SandboxIds) -> Result<(), IsolationError> {
         if self.worker.is_none() {
-            self.worker = Some(start()?);
+            self.worker = Some(start(self.kind)?);
         }
         Ok(())
     }
@@ -53,7 +88,7 @@ impl Backend for SimulatedBackend {
         let trees = ServedTrees::open(plan)?;
         let worker = match self.worker.take() {
             Some(worker) => worker,
-            None => start()?,
+            None => start(self.kind)?,
         };
         let limits = &plan.limits;
         let setup = WorkerSetup {
@@ -67,7 +102,7 @@ impl Backend for SimulatedBackend {
             home: plan.user.home.as_os_str().as_encoded_bytes().to_vec(),
             hostname: plan.hostname.clone(),
         };
-        let mut enforcement = enforcement(limits);
+        let mut enforcement = enforcement(self.kind, limits);
         if self.escalates {
             enforcement.holds(
                 "programs",
@@ -75,14 +110,24 @@ impl Backend for SimulatedBackend {
             );
         }
         let next_level = self.escalates.then(|| NextLevel::new(plan));
-        let sandbox = SimulatedSandbox::new(worker, trees, limits.clone(), enforcement, next_level, &setup)?;
+        let code = CodeOfFiles::new(self.compiled.take());
+        let sandbox = SimulatedSandbox::new(
+            self.kind,
+            worker,
+            trees,
+            limits.clone(),
+            enforcement,
+            next_level,
+            code,
+            &setup,
+        )?;
         Ok(Box::new(sandbox))
     }
 }
 
-fn start() -> Result<WorkerProcess, IsolationError> {
-    WorkerProcess::start().map_err(|source: io::Error| IsolationError::Step {
-        level: Level::Simulated,
+fn start(kind: EngineKind) -> Result<WorkerProcess, IsolationError> {
+    WorkerProcess::start(kind.role).map_err(|source: io::Error| IsolationError::Step {
+        level: kind.level,
         step: "starting the worker".to_owned(),
         subject: String::new(),
         source,
@@ -113,9 +158,9 @@ fn check(plan: &Plan) -> Result<(), IsolationError> {
 }
 
 /// What holds such a sandbox, and its limits.
-fn enforcement(limits: &Limits) -> EnforcementReport {
+fn enforcement(kind: EngineKind, limits: &Limits) -> EnforcementReport {
     let mut report = EnforcementReport::default();
-    report.holds("commands", "simulated: no program of the machine is executed");
+    report.holds("commands", kind.commands);
     report.holds(
         "files",
         "served by the supervisor, below the directories that are granted",

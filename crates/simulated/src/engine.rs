@@ -1,24 +1,42 @@
 //! What a simulated shell is to the worker that it runs in, and what the worker is to it.
 //!
-//! The one engine that there is stays behind this: its types are named in `worker::shell` alone. Each command is carried out
+//! An engine stays behind this: the types of the one here are named in `worker::shell` alone, and `offleash-wasm` has another. Each command is carried out
 //! on the calling thread, and asks its [`EngineHost`] for files and for nothing else.
 
 use std::path::PathBuf;
 
 use offleash_core::exec::OutputStream;
+use offleash_core::level::Level;
 
-pub(crate) use crate::wire::{
-    FileAnswer, FileRequest, ProgramPlace, ProgramRequest, ProgramRun, ShellOutcome, Shortfall, ShortfallKind,
+pub use crate::wire::{
+    ByteWord, FileAnswer, FileEntry, FileFacts, FileKind, FileOperation, FileRequest, MAX_CODE, MAX_COMPILED,
+    MAX_PIECE, MountPoint, ProgramPlace, ProgramRequest, ProgramRun, ShellCommand, ShellOutcome, Shortfall,
+    ShortfallKind, WorkerSetup,
 };
 
+/// What runs in the workers, as words and records have it.
+#[derive(Debug, Clone, Copy)]
+pub struct EngineKind {
+    /// The level that it makes.
+    pub level: Level,
+    /// The worker's role behind `offleash supervise`.
+    pub role: &'static str,
+    /// What it is called.
+    pub name: &'static str,
+    /// What is said of commands.
+    pub commands: &'static str,
+    /// The feature of a build that has it.
+    pub feature: &'static str,
+}
+
 /// A simulated shell.
-pub(crate) trait ShellEngine {
+pub trait ShellEngine {
     /// Carries a command out, to its end.
     fn exec(&mut self, command: EngineCommand) -> EngineEnd;
 }
 
 /// What an engine has beside its own memory.
-pub(crate) trait EngineHost: Send + Sync {
+pub trait EngineHost: Send + Sync {
     /// Asks something about a served tree.
     fn files(&self, request: FileRequest) -> FileAnswer;
 
@@ -28,41 +46,68 @@ pub(crate) trait EngineHost: Send + Sync {
     /// Runs a program at the next level, and waits for its end.
     fn run_program(&self, request: ProgramRequest) -> Option<ProgramRun>;
 
+    /// The code in a file of a served tree, or, unless it is wanted `anew`, what was made of it before.
+    ///
+    /// # Errors
+    /// As the kernel numbers them.
+    fn code(&self, mount: u32, path: &[u8], anew: bool) -> Result<EngineCode, i32>;
+
+    /// Has kept what was made of the code that was given last.
+    fn keep_compiled(&self, compiled: &[u8]);
+
     /// Passes output on; waits until it is taken.
     fn output(&self, stream: OutputStream, bytes: Vec<u8>);
 }
 
+/// Code for an engine.
+#[derive(Debug, Clone)]
+pub enum EngineCode {
+    /// What the file holds.
+    Source(Vec<u8>),
+    /// What an engine of this build made of it.
+    Compiled(Vec<u8>),
+}
+
+/// Keeps what an engine made of code, for the owner alone.
+pub trait CompiledStore: std::fmt::Debug {
+    /// What was made of this code before.
+    fn find(&mut self, source: &[u8]) -> Option<Vec<u8>>;
+
+    /// Keeps what was made of the code that was looked for last.
+    fn keep(&mut self, compiled: &[u8]);
+}
+
 /// What bounds an engine.
 #[derive(Debug, Clone)]
-pub(crate) struct EngineLimits {
+pub struct EngineLimits {
     /// Bytes of output, after which its supervisor has ended it.
-    pub(crate) output: Option<u64>,
+    pub output: Option<u64>,
     /// Bytes of files in memory.
-    pub(crate) tmp: Option<u64>,
+    pub tmp: Option<u64>,
     /// The largest file in bytes.
-    pub(crate) file_size: Option<u64>,
+    pub file_size: Option<u64>,
     /// Bytes of memory.
-    pub(crate) memory: Option<u64>,
+    pub memory: Option<u64>,
 }
 
 /// A command for an engine.
 #[derive(Debug, Clone)]
-pub(crate) struct EngineCommand {
+pub struct EngineCommand {
     /// Program and arguments.
-    pub(crate) argv: Vec<String>,
+    pub argv: Vec<String>,
     /// The whole environment.
-    pub(crate) env: Vec<(String, String)>,
+    pub env: Vec<(String, String)>,
     /// Working directory.
-    pub(crate) cwd: PathBuf,
+    pub cwd: PathBuf,
     /// Standard input.
-    pub(crate) input: Vec<u8>,
+    pub input: Vec<u8>,
 }
 
 /// How a command ended.
 #[derive(Debug, Clone)]
-pub(crate) struct EngineEnd {
+pub struct EngineEnd {
     /// What became of it.
-    pub(crate) outcome: ShellOutcome,
+    pub outcome: ShellOutcome,
     /// What was not carried out as bash would have.
-    pub(crate) shortfalls: Vec<Shortfall>,
+    pub shortfalls: Vec<Shortfall>,
 }

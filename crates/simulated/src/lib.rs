@@ -9,11 +9,12 @@
 //! Deliberately not here: what is granted (`planner`), where layers lie and what becomes of them (`store`), and printing.
 
 mod backend;
+mod code;
 #[cfg_attr(
     not(feature = "shell"),
     allow(dead_code, unused_imports, reason = "what only an engine uses")
 )]
-mod engine;
+pub mod engine;
 #[cfg(test)]
 mod fixture;
 mod next_level;
@@ -29,4 +30,5 @@ mod worker;
 mod worker_process;
 
 pub use backend::SimulatedBackend;
-pub use worker::{WORKER_ROLE, run as run_worker};
+pub use engine::EngineKind;
+pub use worker::{EngineMaker, WORKER_ROLE, run as run_worker, run_with as run_worker_with};

@@ -14,7 +14,6 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 use offleash_core::exec::{ExecEnd, ExecEvent, ExecRequest, OutputStream, StartFailure, Stdin, TerminalSize, UserIds};
-use offleash_core::level::Level;
 use offleash_core::limits::Limits;
 use offleash_core::record::{LimitHit, RunUsage};
 use offleash_isolation::error::IsolationError;
@@ -24,6 +23,8 @@ use offleash_isolation::sandbox::{
 use offleash_protocol::{MessageDecoder, encode_into};
 use rustix::io::Errno;
 
+use crate::code::CodeOfFiles;
+use crate::engine::EngineKind;
 use crate::next_level::{NextLevel, ProgramTurn};
 use crate::served::ServedTrees;
 use crate::wire::{
@@ -74,6 +75,8 @@ struct CurrentExec {
 /// A running sandbox.
 #[derive(Debug)]
 pub(crate) struct SimulatedSandbox {
+    kind: EngineKind,
+    code: CodeOfFiles,
     worker: WorkerProcess,
     trees: ServedTrees,
     /// Where programs run, if they do.
@@ -102,15 +105,20 @@ pub(crate) struct SimulatedSandbox {
 }
 
 impl SimulatedSandbox {
+    #[expect(clippy::too_many_arguments, reason = "what it is made of")]
     pub(crate) fn new(
+        kind: EngineKind,
         worker: WorkerProcess,
         trees: ServedTrees,
         limits: Limits,
         enforcement: EnforcementReport,
         next_level: Option<NextLevel>,
+        code: CodeOfFiles,
         setup: &WorkerSetup,
     ) -> Result<Self, IsolationError> {
         let mut sandbox = Self {
+            kind,
+            code,
             worker,
             trees,
             next_level,
@@ -122,7 +130,7 @@ impl SimulatedSandbox {
             current: None,
             next_exec: 1,
             events: VecDeque::new(),
-            account: ShellAccount::default(),
+            account: ShellAccount::of(kind),
             is_ready: false,
             limits_hit: Vec::new(),
             has_more: false,
@@ -267,6 +275,16 @@ impl SimulatedSandbox {
                 }
                 None => self.lose(Some("it asks for a program, and has none"))?,
             },
+            FromWorker::Code { mount, path, anew } => {
+                for message in self.code.pieces(&mut self.trees, mount, &path, anew) {
+                    self.send(&message)?;
+                }
+            }
+            FromWorker::Compiled { bytes, is_last } => {
+                if !self.code.take_compiled(&bytes, is_last) {
+                    self.lose(Some("it has made what nobody asked for"))?;
+                }
+            }
             FromWorker::Ended(end) => self.ended(end),
         }
         Ok(())
@@ -284,8 +302,13 @@ impl SimulatedSandbox {
         let ended = match end.outcome {
             ShellOutcome::Exited(code) => ExecEnd::Exited { code },
             ShellOutcome::NoDirectory { errno } => ExecEnd::NotStarted(StartFailure::Directory { errno }),
+            ShellOutcome::Signaled { signal } => ExecEnd::Signaled { signal },
+            ShellOutcome::NotFound => ExecEnd::NotStarted(StartFailure::NotFound),
+            ShellOutcome::NotExecutable => ExecEnd::NotStarted(StartFailure::NotExecutable {
+                errno: Errno::NOEXEC.raw_os_error(),
+            }),
             ShellOutcome::NoEngine => ExecEnd::NotStarted(StartFailure::Other {
-                step: "this build has no simulated shell (feature `shell`)".to_owned(),
+                step: format!("this build has no engine for it (feature `{}`)", self.kind.feature),
                 errno: Errno::NOSYS.raw_os_error(),
             }),
         };
@@ -332,12 +355,12 @@ impl SimulatedSandbox {
             (None, LossCause::Crash(signal, why)) => {
                 self.output(
                     OutputStream::Stderr,
-                    format!("offleash: the simulated shell {why}\n").into_bytes(),
+                    format!("offleash: {} {why}\n", self.kind.name).into_bytes(),
                 );
                 self.finish_exec(ExecEnd::Signaled { signal });
             }
             (Some(why), _) => {
-                let line = format!("offleash: the simulated shell was ended: {why}\n");
+                let line = format!("offleash: {} was ended: {why}\n", self.kind.name);
                 self.output(OutputStream::Stderr, line.into_bytes());
                 self.finish_exec(ExecEnd::Signaled { signal: SIGKILL });
             }
@@ -392,6 +415,11 @@ impl SimulatedSandbox {
         }
     }
 
+    fn unsupported<T>(&self, operation: &'static str) -> Result<T, IsolationError> {
+        let level = self.kind.level;
+        Err(IsolationError::Unsupported { level, operation })
+    }
+
     fn is(&self, exec: ExecId) -> bool {
         self.current.as_ref().is_some_and(|current| current.id == exec)
     }
@@ -418,13 +446,6 @@ fn running(action: &'static str) -> impl FnOnce(io::Error) -> IsolationError {
     move |source| IsolationError::Running { action, source }
 }
 
-fn unsupported<T>(operation: &'static str) -> Result<T, IsolationError> {
-    Err(IsolationError::Unsupported {
-        level: Level::Simulated,
-        operation,
-    })
-}
-
 impl Sandbox for SimulatedSandbox {
     fn enforcement(&self) -> &EnforcementReport {
         &self.enforcement
@@ -432,10 +453,10 @@ impl Sandbox for SimulatedSandbox {
 
     fn exec(&mut self, request: &ExecRequest) -> Result<ExecId, IsolationError> {
         if request.tty.is_some() {
-            return unsupported("give a command a terminal");
+            return self.unsupported("give a command a terminal");
         }
         if self.current.is_some() {
-            return unsupported("carry out two commands at once");
+            return self.unsupported("carry out two commands at once");
         }
         let word = |word: &std::ffi::OsString| ByteWord(word.as_encoded_bytes().to_vec());
         let id = ExecId(self.next_exec);
@@ -463,7 +484,7 @@ impl Sandbox for SimulatedSandbox {
     }
 
     fn enter(&mut self, _: &ExecRequest, _: &mut dyn FnMut() -> io::Result<OwnedFd>) -> Result<ExecId, IsolationError> {
-        unsupported("let a process into a sandbox that runs")
+        self.unsupported("let a process into a sandbox that runs")
     }
 
     fn input_window(&self, exec: ExecId) -> usize {
@@ -517,15 +538,15 @@ impl Sandbox for SimulatedSandbox {
     }
 
     fn resize(&mut self, _: ExecId, _: TerminalSize) -> Result<(), IsolationError> {
-        unsupported("give a command a terminal")
+        self.unsupported("give a command a terminal")
     }
 
     fn open_files(&mut self, _: Option<UserIds>) -> Result<OwnedFd, IsolationError> {
-        unsupported("serve files to others")
+        self.unsupported("serve files to others")
     }
 
     fn take_tool_calls(&mut self) -> Result<OwnedFd, IsolationError> {
-        unsupported("offer tools")
+        self.unsupported("offer tools")
     }
 
     fn wait_on(&self, take_output: bool) -> Vec<DescriptorInterest<'_>> {
@@ -585,11 +606,11 @@ impl Sandbox for SimulatedSandbox {
     }
 
     fn pause(&mut self) -> Result<(), IsolationError> {
-        unsupported("pause a sandbox")
+        self.unsupported("pause a sandbox")
     }
 
     fn hold_still(&mut self) -> Result<(), IsolationError> {
-        unsupported("pause a sandbox")
+        self.unsupported("pause a sandbox")
     }
 
     fn resume(&mut self) -> Result<(), IsolationError> {

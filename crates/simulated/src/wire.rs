@@ -14,11 +14,16 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// The longest message in either direction: a directory of some 100,000 names.
 pub(crate) const MAX_FRAME: usize = 16 * 1024 * 1024;
 /// How many bytes of a file go into one message.
-pub(crate) const MAX_PIECE: usize = 1024 * 1024;
+pub const MAX_PIECE: usize = 1024 * 1024;
 /// How much a program of the next level can be given, or answer with on both streams together.
 pub(crate) const MAX_PROGRAM_BYTES: usize = 8 * 1024 * 1024;
 /// How much standard input a command can have: it is there as a whole before the command begins.
 pub(crate) const MAX_INPUT: usize = 64 * 1024 * 1024;
+
+/// How much code a file may have, in bytes.
+pub const MAX_CODE: usize = 64 * 1024 * 1024;
+/// How much is made of it, in bytes.
+pub const MAX_COMPILED: usize = 512 * 1024 * 1024;
 
 /// How many words a command can have, and as many variables.
 pub(crate) const MAX_WORDS: usize = 65_536;
@@ -70,11 +75,30 @@ pub(crate) enum ToWorker {
     Program(ProgramPlace),
     /// What became of a program that ran at the next level.
     Ran(ProgramRun),
+    /// A piece of the code that it asked for.
+    Code(CodePiece),
+    /// There is no such code, with an error as the kernel numbers them.
+    NoCode {
+        /// `EFBIG` for more than [`MAX_CODE`].
+        errno: i32,
+    },
+}
+
+/// A piece of code, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CodePiece {
+    /// Whether this was made of it before, rather than its file.
+    pub(crate) is_compiled: bool,
+    /// Whether nothing follows.
+    pub(crate) is_last: bool,
+    /// At most [`MAX_PIECE`].
+    #[serde(with = "offleash_protocol::bytes")]
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// Where a program is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum ProgramPlace {
+pub enum ProgramPlace {
     /// Nowhere.
     Nowhere,
     /// At the next level, which this sandbox does not go to.
@@ -85,77 +109,77 @@ pub(crate) enum ProgramPlace {
 
 /// A program for the next level.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ProgramRequest {
+pub struct ProgramRequest {
     /// How it is started.
-    pub(crate) command: ShellCommand,
-    /// Its standard input; at most [`MAX_PROGRAM_BYTES`].
+    pub command: ShellCommand,
+    /// Its standard input; at most `MAX_PROGRAM_BYTES`.
     #[serde(with = "offleash_protocol::bytes")]
-    pub(crate) input: Vec<u8>,
+    pub input: Vec<u8>,
 }
 
 /// What became of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ProgramRun {
+pub struct ProgramRun {
     /// Whether there was a sandbox for it.
-    pub(crate) has_run: bool,
+    pub has_run: bool,
     /// Its status, as a shell has it.
-    pub(crate) status: u8,
+    pub status: u8,
     /// What it wrote to standard output.
     #[serde(with = "offleash_protocol::bytes")]
-    pub(crate) stdout: Vec<u8>,
+    pub stdout: Vec<u8>,
     /// And to standard error.
     #[serde(with = "offleash_protocol::bytes")]
-    pub(crate) stderr: Vec<u8>,
+    pub stderr: Vec<u8>,
 }
 
 /// What a worker needs before the first command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct WorkerSetup {
+pub struct WorkerSetup {
     /// Memory in bytes; none for no limit.
-    pub(crate) memory: Option<u64>,
+    pub memory: Option<u64>,
     /// CPU time in seconds.
-    pub(crate) cpu_seconds: Option<u64>,
+    pub cpu_seconds: Option<u64>,
     /// Bytes of output, all told.
-    pub(crate) output: Option<u64>,
+    pub output: Option<u64>,
     /// Bytes of files in the worker's own memory.
-    pub(crate) tmp: Option<u64>,
+    pub tmp: Option<u64>,
     /// The largest file in bytes.
-    pub(crate) file_size: Option<u64>,
+    pub file_size: Option<u64>,
     /// Where the served trees are, by their number.
-    pub(crate) mounts: Vec<MountPoint>,
+    pub mounts: Vec<MountPoint>,
     /// The user's name.
-    pub(crate) user: String,
+    pub user: String,
     /// The user's home directory.
     #[serde(with = "offleash_protocol::bytes")]
-    pub(crate) home: Vec<u8>,
+    pub home: Vec<u8>,
     /// The name of the machine.
-    pub(crate) hostname: String,
+    pub hostname: String,
 }
 
 /// Where a served tree is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct MountPoint {
+pub struct MountPoint {
     /// Its path inside.
     #[serde(with = "offleash_protocol::bytes")]
-    pub(crate) path: Vec<u8>,
+    pub path: Vec<u8>,
 }
 
 /// A command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ShellCommand {
+pub struct ShellCommand {
     /// Program and arguments.
     #[serde(deserialize_with = "at_most::<_, _, MAX_WORDS>")]
-    pub(crate) argv: Vec<ByteWord>,
+    pub argv: Vec<ByteWord>,
     /// The whole environment.
     #[serde(deserialize_with = "at_most::<_, _, MAX_WORDS>")]
-    pub(crate) env: Vec<(ByteWord, ByteWord)>,
+    pub env: Vec<(ByteWord, ByteWord)>,
     /// Working directory inside.
-    pub(crate) cwd: ByteWord,
+    pub cwd: ByteWord,
 }
 
 /// Bytes that are laid down in one piece.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ByteWord(#[serde(with = "offleash_protocol::bytes")] pub(crate) Vec<u8>);
+pub struct ByteWord(#[serde(with = "offleash_protocol::bytes")] pub Vec<u8>);
 
 /// What a worker tells or asks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -176,6 +200,24 @@ pub(crate) enum FromWorker {
     Program(String),
     /// Run this at the next level.
     Run(ProgramRequest),
+    /// It needs the code in this file.
+    Code {
+        /// The number of the tree.
+        mount: u32,
+        /// The path in it.
+        #[serde(with = "offleash_protocol::bytes")]
+        path: Vec<u8>,
+        /// Whether nothing that was made of it before is of use.
+        anew: bool,
+    },
+    /// A piece of what it made of the code that it was given last, to be kept.
+    Compiled {
+        /// Whether nothing follows.
+        is_last: bool,
+        /// At most [`MAX_PIECE`].
+        #[serde(with = "offleash_protocol::bytes")]
+        bytes: Vec<u8>,
+    },
     /// The command is over.
     Ended(ShellEnd),
 }
@@ -201,7 +243,7 @@ pub(crate) struct ShellEnd {
 
 /// What became of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum ShellOutcome {
+pub enum ShellOutcome {
     /// Its status.
     Exited(u8),
     /// The directory cannot be entered.
@@ -209,22 +251,31 @@ pub(crate) enum ShellOutcome {
         /// Why.
         errno: i32,
     },
-    /// This build has no shell.
+    /// A signal's number, as of a program that did the same.
+    Signaled {
+        /// It.
+        signal: i32,
+    },
+    /// There is no such program.
+    NotFound,
+    /// It is none.
+    NotExecutable,
+    /// This build has no engine.
     NoEngine,
 }
 
 /// Something that was not carried out as bash would have; a line on standard error said so.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Shortfall {
+pub struct Shortfall {
     /// Of what kind.
-    pub(crate) kind: ShortfallKind,
+    pub kind: ShortfallKind,
     /// What: a limit's words, a builtin with its option, a program.
-    pub(crate) what: String,
+    pub what: String,
 }
 
 /// Why something was not carried out as bash would have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) enum ShortfallKind {
+pub enum ShortfallKind {
     /// A limit of the engine.
     Limit,
     /// Something that the engine does not have.
@@ -237,19 +288,19 @@ pub(crate) enum ShortfallKind {
 
 /// Something that is asked about a served tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct FileRequest {
+pub struct FileRequest {
     /// The number of the tree.
-    pub(crate) mount: u32,
+    pub mount: u32,
     /// The path in it; empty for its root.
     #[serde(with = "offleash_protocol::bytes")]
-    pub(crate) path: Vec<u8>,
+    pub path: Vec<u8>,
     /// What is to be done there.
-    pub(crate) operation: FileOperation,
+    pub operation: FileOperation,
 }
 
 /// What is to be done with a file. Nothing follows a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum FileOperation {
+pub enum FileOperation {
     /// Say what is there.
     Stat,
     /// Name what is in the directory.
@@ -271,6 +322,19 @@ pub(crate) enum FileOperation {
     },
     /// Add bytes to the end; makes the file if it is not there.
     Append(#[serde(with = "offleash_protocol::bytes")] Vec<u8>),
+    /// Write at this offset, into a file that is there.
+    Write {
+        /// In bytes.
+        offset: u64,
+        /// At most [`MAX_PIECE`].
+        #[serde(with = "offleash_protocol::bytes")]
+        bytes: Vec<u8>,
+    },
+    /// Cut a file, or fill it up with zeroes.
+    Resize {
+        /// In bytes.
+        size: u64,
+    },
     /// Make a directory.
     MakeDirectory,
     /// Remove a file, a link or an empty directory.
@@ -303,7 +367,7 @@ pub(crate) enum FileOperation {
 
 /// What an operation is answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum FileAnswer {
+pub enum FileAnswer {
     /// It was not done.
     Failed {
         /// As the kernel numbers errors.
@@ -329,32 +393,32 @@ pub(crate) enum FileAnswer {
 
 /// A name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct FileEntry {
+pub struct FileEntry {
     /// The name.
     #[serde(with = "offleash_protocol::bytes")]
-    pub(crate) name: Vec<u8>,
+    pub name: Vec<u8>,
     /// What is there.
-    pub(crate) facts: FileFacts,
+    pub facts: FileFacts,
 }
 
 /// What is at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct FileFacts {
+pub struct FileFacts {
     /// Its type.
-    pub(crate) kind: FileKind,
+    pub kind: FileKind,
     /// Permission bits.
-    pub(crate) mode: u32,
+    pub mode: u32,
     /// Size in bytes.
-    pub(crate) size: u64,
+    pub size: u64,
     /// Seconds of the last change since 1970.
-    pub(crate) seconds: i64,
+    pub seconds: i64,
     /// And nanoseconds.
-    pub(crate) nanoseconds: u32,
+    pub nanoseconds: u32,
 }
 
 /// The type of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum FileKind {
+pub enum FileKind {
     /// A regular file.
     File,
     /// A directory.

@@ -10,8 +10,6 @@ use offleash_sys::spawn::{self, OrphanFate, SessionChoice, SpawnCommand};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, WaitIdStatus};
 
-use crate::worker::WORKER_ROLE;
-
 /// How much is read of what a worker has to complain of.
 const MAX_COMPLAINT: usize = 4096;
 
@@ -42,9 +40,9 @@ impl WorkerProcess {
     ///
     /// # Errors
     /// When it cannot be executed, or there are no more processes or descriptors.
-    pub(crate) fn start() -> io::Result<Self> {
+    pub(crate) fn start(role: &str) -> io::Result<Self> {
         let (ours, theirs) = socket::stream_pair()?;
-        let words = ["offleash", SUPERVISE_COMMAND, WORKER_ROLE];
+        let words = ["offleash", SUPERVISE_COMMAND, role];
         Self::spawn(b"/proc/self/exe", &words, ours, theirs.as_fd())
     }
 

@@ -48,10 +48,12 @@ pub enum SupervisorRole {
     BecomeHypervisor,
     /// Carries the commands of a simulated shell out, behind walls of its own.
     SimulatedWorker,
+    /// Compiles and runs WebAssembly, behind the same walls.
+    WasmWorker,
 }
 
 impl SupervisorRole {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::Sandbox,
         Self::Local,
         Self::Prewarmed,
@@ -66,6 +68,7 @@ impl SupervisorRole {
         Self::CarryVm,
         Self::BecomeHypervisor,
         Self::SimulatedWorker,
+        Self::WasmWorker,
     ];
 
     /// Its word behind the command.
@@ -85,6 +88,7 @@ impl SupervisorRole {
             Self::CarryVm => CARRY_ROLE,
             Self::BecomeHypervisor => HYPERVISOR_ROLE,
             Self::SimulatedWorker => WORKER_ROLE,
+            Self::WasmWorker => offleash_wasm::WORKER_ROLE,
         }
     }
 

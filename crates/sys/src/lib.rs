@@ -16,6 +16,8 @@ pub mod activation;
 pub mod bare;
 #[cfg(feature = "std")]
 pub mod cgroup;
+#[cfg(feature = "wasm")]
+pub mod compiled_code;
 #[cfg(feature = "std")]
 pub mod credentials;
 pub mod filter;

@@ -68,9 +68,11 @@ fn a9_a_body_is_as_large_as_its_route_lets_it_be() {
     let key = server.key(&["--scope", "admin"]);
     for route in route_summaries() {
         let Some(max_body) = route.max_body else { continue };
-        // It is refused for what it announces, before any of it is there; where code is run, the sandbox is looked for first.
-        let runs_code = route.path.contains("/contexts") || route.path.ends_with("/execute");
-        let expected = match (runs_code, route.token) {
+        // It is refused for what it announces, before any of it is there; where code is run or waits for an answer, the sandbox is
+        // looked for first.
+        let of_code = ["/contexts", "/execute", "/tools/calls/"];
+        let is_of_code = of_code.iter().any(|part| route.path.contains(part));
+        let expected = match (is_of_code, route.token) {
             (true, _) => 404,
             // No body is looked at before the token.
             (_, Some("volume")) => 401,

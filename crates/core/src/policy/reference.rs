@@ -26,7 +26,7 @@ const KEYS: [(&str, &str, &str, &str, &str); 61] = [
         "level",
         "word",
         "auto",
-        "the isolation level: auto, simulated, auto:simulated, process-landlock, process, container or microvm",
+        "the isolation level: auto, simulated, auto:simulated, wasm, process-landlock, process, container or microvm",
         "\"process\"",
     ),
     (

@@ -36,7 +36,7 @@ pub(super) fn from_checks(checks: &[FeatureCheck]) -> Vec<LevelReport> {
 fn of_level(level: Level, checks: &[FeatureCheck]) -> LevelReport {
     match level {
         // It is no level of processes, and is not among those that are asked about.
-        Level::Simulated => from_needs(level, &SIMULATED, checks),
+        Level::Simulated | Level::Wasm => from_needs(level, &SIMULATED, checks),
         Level::ProcessLandlock => weaker(from_needs(level, &PROCESS_LANDLOCK, checks), checks),
         Level::Process => from_needs(level, &PROCESS, checks),
         Level::Container => from_needs(level, &CONTAINER, checks),

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use offleash_core::record::DenialRecord;
 use offleash_core::text::Text;
 
+use crate::engine::EngineKind;
 use crate::wire::{Shortfall, ShortfallKind};
 
 /// How many programs are counted by their names, and how many refusals of theirs are told apart.
@@ -20,8 +21,9 @@ const MAX_SHORTFALLS: usize = 100;
 const MAX_SHORTFALL: usize = 200;
 
 /// What is put on record.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ShellAccount {
+    kind: EngineKind,
     /// What the shell said.
     said: BTreeMap<Shortfall, u64>,
     /// Programs that it was told that it cannot have.
@@ -33,6 +35,17 @@ pub(super) struct ShellAccount {
 }
 
 impl ShellAccount {
+    /// Nothing yet of an engine of this kind.
+    pub(super) const fn of(kind: EngineKind) -> Self {
+        Self {
+            kind,
+            said: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            ran: BTreeMap::new(),
+            denials: Vec::new(),
+        }
+    }
+
     /// The shell asked for a program, and was told that it cannot have it.
     pub(super) fn refused_program(&mut self, name: &str) {
         let name = counted_name(name, self.refused.len(), |name| self.refused.contains(name));
@@ -68,7 +81,7 @@ impl ShellAccount {
         self.denied(DenialRecord {
             subject: "limit".to_owned(),
             name: Text::from(what),
-            rule: "limit of level simulated".to_owned(),
+            rule: format!("limit of level {}", self.kind.level),
             count: 1,
         });
     }
@@ -89,12 +102,15 @@ impl ShellAccount {
     /// All of it, for the record.
     pub(super) fn denials(&self) -> Vec<DenialRecord> {
         let said = self.said.iter().map(|(shortfall, count)| {
+            let name = self.kind.name;
             let (subject, rule) = match shortfall.kind {
-                ShortfallKind::Limit => ("limit", "limit of the simulated shell, by its own word"),
-                ShortfallKind::Unsupported => ("unsupported", "not in the simulated shell, by its own word"),
-                ShortfallKind::NeedsProcess | ShortfallKind::RanAtProcess => ("command", "needs level process"),
+                ShortfallKind::Limit => ("limit", format!("limit of {name}, by its own word")),
+                ShortfallKind::Unsupported => ("unsupported", format!("not in {name}, by its own word")),
+                ShortfallKind::NeedsProcess | ShortfallKind::RanAtProcess => {
+                    ("command", "needs level process".to_owned())
+                }
             };
-            denial(subject, &shortfall.what, rule, *count)
+            denial(subject, &shortfall.what, &rule, *count)
         });
         let ran = self
             .ran
@@ -144,7 +160,7 @@ mod tests {
 
     #[test]
     fn programs_count_by_what_the_supervisor_answered_and_not_by_what_the_shell_says() {
-        let mut account = ShellAccount::default();
+        let mut account = ShellAccount::of(crate::backend::SHELL);
         account.refused_program("perl");
         account.ran_program("git");
         account.hear(vec![
@@ -162,7 +178,7 @@ mod tests {
 
     #[test]
     fn what_is_the_shells_own_word_is_marked_and_bounded() {
-        let mut account = ShellAccount::default();
+        let mut account = ShellAccount::of(crate::backend::SHELL);
         account.limit("standard input");
         let endless = "x".repeat(10_000);
         account.hear(vec![shortfall(ShortfallKind::Limit, &endless)]);
@@ -178,7 +194,7 @@ mod tests {
 
     #[test]
     fn programs_beyond_a_number_are_counted_together() {
-        let mut account = ShellAccount::default();
+        let mut account = ShellAccount::of(crate::backend::SHELL);
         for number in 0..MAX_PROGRAMS + 5 {
             account.ran_program(&format!("p{number}"));
             account.refused_program(&format!("q{number}"));
@@ -200,7 +216,7 @@ mod tests {
 
     #[test]
     fn refusals_are_counted_and_bounded() {
-        let mut account = ShellAccount::default();
+        let mut account = ShellAccount::of(crate::backend::SHELL);
         for number in 0..MAX_DENIALS + 7 {
             account.denied(denial("syscall", &number.to_string(), "seccomp", 2));
         }

@@ -10,6 +10,8 @@ use offleash_isolation::sandbox::{EnforcementReport, Sandbox as _, SandboxEvent}
 use offleash_protocol::{MessageDecoder, encode};
 
 use super::{MAX_ANSWERED, MAX_OUTPUT, MAX_UNSENT, SimulatedSandbox, TAKE_TIMEOUT};
+use crate::backend::SHELL;
+use crate::code::CodeOfFiles;
 use crate::fixture::{PlanFixture, WORKSPACE};
 use crate::next_level::NextLevel;
 use crate::served::ServedTrees;
@@ -55,7 +57,8 @@ fn sandbox(fixture: &PlanFixture, next_level: Option<NextLevel>) -> (SimulatedSa
     let (process, socket) = WorkerProcess::scripted().unwrap();
     let trees = ServedTrees::open(&fixture.plan).unwrap();
     let (limits, setup) = (fixture.plan.limits.clone(), setup(&trees));
-    let made = SimulatedSandbox::new(process, trees, limits, EnforcementReport::default(), next_level, &setup);
+    let (enforcement, code) = (EnforcementReport::default(), CodeOfFiles::new(None));
+    let made = SimulatedSandbox::new(SHELL, process, trees, limits, enforcement, next_level, code, &setup);
     (made.unwrap(), socket.into())
 }
 

@@ -75,6 +75,22 @@ impl ServedTree {
         write_all(&file, bytes, size)
     }
 
+    /// Writes into a file that is there.
+    pub(super) fn write(&mut self, path: &InnerPath, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let Writable { file, size } = self.writable(path)?;
+        let added = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        let end = offset.checked_add(added).ok_or(Errno::FBIG)?;
+        self.quota.resize(size, size.max(end))?;
+        write_all(&file, bytes, offset)
+    }
+
+    /// Cuts a file that is there, or fills it up with zeroes.
+    pub(super) fn resize(&mut self, path: &InnerPath, after: u64) -> Result<(), Errno> {
+        let Writable { file, size } = self.writable(path)?;
+        self.quota.resize(size, after)?;
+        rustix::fs::ftruncate(&file, after)
+    }
+
     pub(super) fn make_directory(&mut self, path: &InnerPath) -> Result<(), Errno> {
         let Some((parent, name)) = path.split() else {
             return Err(Errno::EXIST);

@@ -135,6 +135,8 @@ impl ServedTree {
         match operation {
             FileOperation::Replace { total, bytes } => self.replace(path, total, &bytes)?,
             FileOperation::Append(bytes) => self.append(path, &bytes)?,
+            FileOperation::Write { offset, bytes } => self.write(path, offset, &bytes)?,
+            FileOperation::Resize { size } => self.resize(path, size)?,
             FileOperation::MakeDirectory => self.make_directory(path)?,
             FileOperation::Remove => self.remove(path)?,
             FileOperation::Rename { to } => {

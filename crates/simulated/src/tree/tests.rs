@@ -376,3 +376,26 @@ fn files_of_other_users_are_served_as_far_as_they_are_open_to_everybody() {
     assert_eq!(tree.read("open"), "x");
     tree.refused("open", FileOperation::Append(b"y".to_vec()), Errno::ACCESS);
 }
+
+#[test]
+fn a_file_is_written_within_cut_and_filled_in_the_layer_and_counted() {
+    let limits = Limits {
+        workspace: Some(Bytes(8192)),
+        ..Limits::default()
+    };
+    let mut fixture = Fixture::with(&limits, &[], |lower| fs::write(lower.join("a"), "0123456789").unwrap());
+    let write = |offset, bytes: &[u8]| FileOperation::Write {
+        offset,
+        bytes: bytes.to_vec(),
+    };
+    fixture.refused("absent", write(0, b"x"), Errno::NOENT);
+    fixture.done("a", write(4, b"XY"));
+    assert_eq!(fs::read(fixture.upper("a")).unwrap(), b"0123XY6789");
+    assert_eq!(fs::read(fixture.lower("a")).unwrap(), b"0123456789");
+    fixture.done("a", FileOperation::Resize { size: 5 });
+    fixture.done("a", write(6, b"!"));
+    assert_eq!(fs::read(fixture.upper("a")).unwrap(), b"0123X\0!");
+    fixture.refused("a", FileOperation::Resize { size: 8193 }, Errno::DQUOT);
+    fixture.refused("a", write(8192, b"!"), Errno::DQUOT);
+    fixture.refused("a", write(u64::MAX, b"!"), Errno::FBIG);
+}

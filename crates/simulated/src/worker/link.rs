@@ -9,7 +9,7 @@ use offleash_protocol::{MessageDecoder, encode};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use crate::engine::{EngineHost, ProgramPlace, ProgramRequest, ProgramRun};
+use crate::engine::{EngineCode, EngineHost, ProgramPlace, ProgramRequest, ProgramRun};
 use crate::wire::{FileAnswer, FileRequest, FromWorker, MAX_PIECE, ToWorker};
 
 const READ_AT_ONCE: usize = 64 * 1024;
@@ -115,6 +115,41 @@ impl EngineHost for Link {
         match self.ask(&FromWorker::Run(request)) {
             ToWorker::Ran(run) => Some(run),
             _ => None,
+        }
+    }
+
+    fn code(&self, mount: u32, path: &[u8], anew: bool) -> Result<EngineCode, i32> {
+        let path = path.to_vec();
+        let mut answer = self.ask(&FromWorker::Code { mount, path, anew });
+        let mut code = Vec::new();
+        loop {
+            match answer {
+                ToWorker::NoCode { errno } => return Err(errno),
+                ToWorker::Code(piece) => {
+                    code.extend_from_slice(&piece.bytes);
+                    match (piece.is_last, piece.is_compiled) {
+                        (true, true) => return Ok(EngineCode::Compiled(code)),
+                        (true, false) => return Ok(EngineCode::Source(code)),
+                        (false, _) => {}
+                    }
+                }
+                _ => return Err(Errno::PROTO.raw_os_error()),
+            }
+            answer = match self.next() {
+                Ok(Some(next)) => next,
+                Ok(None) | Err(_) => std::process::exit(1),
+            };
+        }
+    }
+
+    fn keep_compiled(&self, compiled: &[u8]) {
+        let pieces = compiled.chunks(MAX_PIECE);
+        let last = pieces.len();
+        for (number, piece) in pieces.enumerate() {
+            let (is_last, bytes) = (number + 1 == last, piece.to_vec());
+            if self.send(&FromWorker::Compiled { is_last, bytes }).is_err() {
+                std::process::exit(1);
+            }
         }
     }
 

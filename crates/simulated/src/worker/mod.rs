@@ -10,6 +10,7 @@
     clippy::disallowed_methods,
     reason = "a test that cannot go on has failed, and starts bash itself"
 )]
+#[path = "conformance_tests.rs"]
 mod conformance;
 mod link;
 #[cfg(feature = "shell")]
@@ -19,10 +20,12 @@ mod shell;
 #[cfg(feature = "shell")]
 mod unresolved;
 
+use std::ffi::CStr;
 use std::io;
 use std::sync::Arc;
 
 use offleash_sys::rlimit::{self, LimitedResource, RlimitError};
+use offleash_sys::seccomp::SeccompFilter;
 use offleash_sys::{process, seccomp, seclusion};
 
 use crate::engine::{EngineCommand, EngineEnd, EngineHost, EngineLimits, ShellEngine, ShellOutcome, Shortfall};
@@ -32,7 +35,7 @@ use link::Link;
 /// The word of its role behind `offleash supervise`.
 pub const WORKER_ROLE: &str = "simulated";
 /// What lists of processes show.
-const SHORT_NAME: &std::ffi::CStr = c"simulated";
+const SHORT_NAME: &CStr = c"simulated";
 /// What it has open: its socket, standard error, and nothing of the rest.
 const MAX_OPEN_FILES: u64 = 16;
 /// How much stack a command has. Only what is used of it is memory.
@@ -54,14 +57,26 @@ const NOTHING: [LimitedResource; 6] = [
 /// # Errors
 /// What keeps it from being one; standard error says it to the supervisor.
 pub fn run() -> io::Result<()> {
+    run_with(SHORT_NAME, seccomp::compile_worker(), engine)
+}
+
+/// Makes the engine of a worker, if the build has it.
+pub type EngineMaker = fn(&Arc<dyn EngineHost>, &WorkerSetup) -> Option<Box<dyn ShellEngine>>;
+
+/// The same with another engine, under a name of its own.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with(name: &'static CStr, filter: SeccompFilter, engine: EngineMaker) -> io::Result<()> {
     let link = Arc::new(Link::new(rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 0)?));
     let Some(ToWorker::Setup(setup)) = link.next()? else {
         return Err(io::ErrorKind::InvalidData.into());
     };
-    let walls = seclude(&setup)?;
+    let walls = seclude(name, &filter, &setup)?;
     let work = move || {
         link.send(&FromWorker::Ready(walls))?;
-        let engine = engine(&link, &setup);
+        let host: Arc<dyn EngineHost> = link.clone();
+        let engine = engine(&host, &setup);
         serve(&link, engine)
     };
     // After the filter is installed, so that no thread is without it.
@@ -73,7 +88,7 @@ pub fn run() -> io::Result<()> {
 }
 
 /// Gives up all that a worker does not need, for good.
-fn seclude(setup: &WorkerSetup) -> io::Result<WorkerWalls> {
+fn seclude(name: &CStr, filter: &SeccompFilter, setup: &WorkerSetup) -> io::Result<WorkerWalls> {
     let limited = |error: RlimitError| io::Error::from(error.source);
     // Where one of the libraries gets its randomness from must be known before nothing can be asked.
     let _some = std::collections::hash_map::RandomState::new();
@@ -89,10 +104,10 @@ fn seclude(setup: &WorkerSetup) -> io::Result<WorkerWalls> {
     }
     let left = seclusion::leave_files();
     seclusion::become_own_user()?;
-    seclusion::hide_memory(SHORT_NAME)?;
+    seclusion::hide_memory(name)?;
     // Now, because another id clears it. A supervisor that is gone already is noticed by its socket.
     process::die_with_parent()?;
-    seccomp::compile_worker().install()?;
+    filter.install()?;
     Ok(WorkerWalls {
         has_empty_root: left.has_empty_root,
         has_landlock: left.has_landlock,
@@ -100,8 +115,8 @@ fn seclude(setup: &WorkerSetup) -> io::Result<WorkerWalls> {
 }
 
 #[cfg(feature = "shell")]
-fn engine(link: &Arc<Link>, setup: &WorkerSetup) -> Option<Box<dyn ShellEngine>> {
-    let host: Arc<dyn EngineHost> = link.clone();
+fn engine(host: &Arc<dyn EngineHost>, setup: &WorkerSetup) -> Option<Box<dyn ShellEngine>> {
+    let host = host.clone();
     let limits = EngineLimits {
         output: setup.output,
         tmp: setup.tmp,
@@ -112,7 +127,7 @@ fn engine(link: &Arc<Link>, setup: &WorkerSetup) -> Option<Box<dyn ShellEngine>>
 }
 
 #[cfg(not(feature = "shell"))]
-fn engine(_: &Arc<Link>, _: &WorkerSetup) -> Option<Box<dyn ShellEngine>> {
+fn engine(_: &Arc<dyn EngineHost>, _: &WorkerSetup) -> Option<Box<dyn ShellEngine>> {
     None
 }
 
@@ -134,7 +149,12 @@ fn serve(link: &Link, mut engine: Option<Box<dyn ShellEngine>>) -> io::Result<()
                 link.send(&FromWorker::Ended(end))?;
             }
             // It has asked for nothing.
-            ToWorker::Setup(_) | ToWorker::Files(_) | ToWorker::Program(_) | ToWorker::Ran(_) => {
+            ToWorker::Setup(_)
+            | ToWorker::Files(_)
+            | ToWorker::Program(_)
+            | ToWorker::Ran(_)
+            | ToWorker::Code(_)
+            | ToWorker::NoCode { .. } => {
                 return Err(io::ErrorKind::InvalidData.into());
             }
         }

@@ -20,6 +20,7 @@ use offleash_isolation::process_landlock::ProcessLandlockBackend;
 use offleash_isolation::sandbox::{Backend, LeftoverKeeper, Sandbox, SandboxIds};
 use offleash_simulated::SimulatedBackend;
 use offleash_sys::process::is_root;
+use offleash_wasm::WasmBackend;
 
 use super::{LifecycleError, runtimes};
 use offleash_core::error::with_causes;
@@ -136,6 +137,7 @@ fn memory_of_machine(plan: &Plan) -> u64 {
 fn backend(level: Level) -> Box<dyn Backend> {
     match level {
         Level::Simulated => Box::new(SimulatedBackend::default()),
+        Level::Wasm => Box::new(WasmBackend::default()),
         Level::Process => Box::new(ProcessBackend::default()),
         Level::ProcessLandlock => Box::new(ProcessLandlockBackend),
         Level::Container => Box::new(ContainerBackend::default()),
@@ -183,12 +185,12 @@ impl ChosenLevel {
             runtime: runtime(spec, level)?,
             vm: spec.vm.clone(),
         };
-        if spec.gpu.is_some() && matches!(level, Level::Microvm | Level::Simulated) {
+        if spec.gpu.is_some() && matches!(level, Level::Microvm | Level::Simulated | Level::Wasm) {
             let operation = "give a sandbox graphics cards";
             return Err(IsolationError::Unsupported { level, operation }.into());
         }
         let has_own_root = matches!(spec.root, RootChoice::Base { .. } | RootChoice::Image(_));
-        if has_own_root && matches!(level, Level::Simulated | Level::ProcessLandlock) {
+        if has_own_root && matches!(level, Level::Simulated | Level::Wasm | Level::ProcessLandlock) {
             let operation = "give a sandbox a root of its own";
             return Err(IsolationError::Unsupported { level, operation }.into());
         }
@@ -246,6 +248,7 @@ impl ChosenLevel {
         leftovers: &mut dyn LeftoverKeeper,
     ) -> Result<Box<dyn Sandbox>, LifecycleError> {
         plan.level = self.level;
+        self.backend.keep_in(state);
         if let Some(runtime) = &mut self.runtime {
             runtime.facts = runtimes::facts(state, runtime.kind, &runtime.program);
         }

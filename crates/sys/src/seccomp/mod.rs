@@ -122,6 +122,14 @@ pub fn compile_hypervisor_of_file() -> SeccompFilter {
     }
 }
 
+/// The same for a process that compiles code as well: memory that is not written to any more may become code.
+pub fn compile_code_worker() -> SeccompFilter {
+    SeccompFilter {
+        program: worker::code_program(),
+        asks: false,
+    }
+}
+
 impl SeccompFilter {
     /// The length of the program; the kernel's limit is 4096.
     pub fn instructions(&self) -> usize {

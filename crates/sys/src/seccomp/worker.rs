@@ -81,6 +81,34 @@ static OLD_CALLS: &[(libc::c_long, &CallRule)] = &[(libc::SYS_poll, &ALLOW), (li
 #[cfg(not(target_arch = "x86_64"))]
 static OLD_CALLS: &[(libc::c_long, &CallRule)] = &[];
 
+// mprotect(address, length, protection): what is code is not written to.
+static CODE_OR_DATA: CallRule = when(
+    2,
+    WHOLE,
+    ArgumentTest::AnyBit(libc::PROT_EXEC.cast_unsigned()),
+    &CODE_ALONE,
+    &ALLOW,
+);
+static CODE_ALONE: CallRule = when(
+    2,
+    WHOLE,
+    ArgumentTest::AnyBit(libc::PROT_WRITE.cast_unsigned()),
+    &REFUSE,
+    &ALLOW,
+);
+
+/// The same for a process that compiles strangers' code.
+pub(super) fn code_program() -> Vec<sock_filter> {
+    let rule_of = |number: u32| {
+        if number == number_of(libc::SYS_mprotect) {
+            return Some(&CODE_OR_DATA);
+        }
+        let mut all = CALLS.iter().chain(OLD_CALLS);
+        all.find_map(|(known, rule)| (number_of(*known) == number).then_some(*rule))
+    };
+    super::emit::program_by(rule_of, libc::EPERM)
+}
+
 pub(super) fn program() -> Vec<sock_filter> {
     let rule_of = |number: u32| {
         let mut all = CALLS.iter().chain(OLD_CALLS);

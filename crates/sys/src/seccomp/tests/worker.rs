@@ -5,11 +5,14 @@ use std::thread;
 use libc::{ENOSYS, EPERM};
 
 use super::kernel::errno;
-use crate::seccomp::compile_worker;
+use crate::seccomp::{SeccompFilter, compile_code_worker, compile_worker};
 use crate::socket;
 
 fn under<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
-    let filter = compile_worker();
+    under_filter(compile_worker(), body)
+}
+
+fn under_filter<T: Send + 'static>(filter: SeccompFilter, body: impl FnOnce() -> T + Send + 'static) -> T {
     let filtered = thread::spawn(move || {
         filter.install().expect("seccomp filters are supported");
         body()
@@ -61,4 +64,18 @@ fn files_programs_processes_sockets_and_code_do_not_exist() {
     let passed: Vec<_> = answers.iter().filter(|(_, errno)| *errno != EPERM).collect();
     assert!(passed.is_empty(), "{passed:?}");
     assert_eq!(under(|| errno(libc::SYS_clone3, [0; 5])), ENOSYS);
+}
+
+#[test]
+fn memory_becomes_code_only_where_code_is_compiled_and_only_while_nothing_writes_it() {
+    let [write, code] = [libc::PROT_WRITE, libc::PROT_EXEC].map(|bit| u64::from(bit.cast_unsigned()));
+    let protect = move |protection| errno(libc::SYS_mprotect, [0, 0, protection, 0, 0]);
+    let map = move || errno(libc::SYS_mmap, [0, 4096, code, 0x22, u64::MAX]);
+    let answers = under_filter(compile_code_worker(), move || {
+        let file = errno(libc::SYS_openat, [0, 0, 0, 0, 0]);
+        [protect(code), protect(code | write), map(), file]
+    });
+    // Of nothing, the kernel lets it be changed.
+    assert_eq!(answers, [0, EPERM, EPERM, EPERM]);
+    assert_eq!(under(move || protect(code)), EPERM);
 }

@@ -15,8 +15,8 @@ use tempfile::TempDir;
 
 use super::shell::BashEngine;
 use crate::engine::{
-    EngineCommand, EngineHost, EngineLimits, FileAnswer, FileRequest, ProgramPlace, ProgramRequest, ProgramRun,
-    ShellEngine as _, ShellOutcome,
+    EngineCode, EngineCommand, EngineHost, EngineLimits, FileAnswer, FileRequest, ProgramPlace, ProgramRequest,
+    ProgramRun, ShellEngine as _, ShellOutcome,
 };
 use crate::fixture::{PlanFixture, WORKSPACE};
 use crate::sandbox::is_program;
@@ -127,6 +127,14 @@ impl EngineHost for TestHost {
         None
     }
 
+    fn code(&self, _: u32, _: &[u8], _: bool) -> Result<EngineCode, i32> {
+        unreachable!("the shell compiles nothing")
+    }
+
+    fn keep_compiled(&self, _: &[u8]) {
+        unreachable!("the shell compiles nothing")
+    }
+
     fn output(&self, stream: OutputStream, bytes: Vec<u8>) {
         match stream {
             OutputStream::Stdout => self.stdout.lock().unwrap().extend_from_slice(&bytes),
@@ -176,7 +184,7 @@ fn by_us(script: &str, user: &str) -> Told {
         complains,
         status: match ended.outcome {
             ShellOutcome::Exited(code) => Some(i32::from(code)),
-            ShellOutcome::NoDirectory { .. } | ShellOutcome::NoEngine => None,
+            _ => None,
         },
     }
 }
