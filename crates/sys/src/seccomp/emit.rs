@@ -14,7 +14,7 @@ use libc::{
 };
 
 use super::FilterOptions;
-use super::rule::{ArgumentTest, ArgumentWord, CallRule};
+use super::rule::{ArgumentTest, ArgumentWord, CallRule, number_of};
 use super::table;
 
 /// `AUDIT_ARCH_*` of the only calling convention let in (`include/uapi/linux/audit.h`).
@@ -41,6 +41,23 @@ pub(super) fn program_by(rule: impl Fn(u32) -> Option<&'static CallRule>, otherw
     let unknown = JumpTarget::Answer(SECCOMP_RET_ERRNO | otherwise.cast_unsigned());
     let target = |number| rule(number).map_or(unknown, |rule| JumpTarget::of(rule, false));
     program_of(&NumberRanges::by(target, unknown), false)
+}
+
+/// As [`program_by`], with the rules of these lists, by number.
+pub(super) fn program_of_lists(
+    lists: [&'static [(libc::c_long, &'static CallRule)]; 2],
+    otherwise: i32,
+) -> Vec<sock_filter> {
+    program_by(|number| rule_in(lists, number), otherwise)
+}
+
+/// The rule for a call in these lists.
+pub(super) fn rule_in(
+    lists: [&'static [(libc::c_long, &'static CallRule)]; 2],
+    number: u32,
+) -> Option<&'static CallRule> {
+    let mut all = lists.into_iter().flatten();
+    all.find_map(|(known, rule)| (number_of(*known) == number).then_some(*rule))
 }
 
 fn program_of(ranges: &NumberRanges, notify: bool) -> Vec<sock_filter> {

@@ -6,7 +6,7 @@
 
 use libc::{EPERM, sock_filter};
 
-use super::rule::{ArgumentTest, ArgumentWord, CallRefusal, CallRule, number_of};
+use super::rule::{ArgumentTest, ArgumentWord, CallRefusal, CallRule};
 
 /// Every bit of an argument.
 pub(super) const WHOLE: u32 = u32::MAX;
@@ -188,12 +188,8 @@ static OLD_CALLS: &[(libc::c_long, &CallRule)] = &[
     (libc::SYS_time, &ALLOW),
 ];
 #[cfg(not(target_arch = "x86_64"))]
-static OLD_CALLS: &[(libc::c_long, &Rule)] = &[];
+static OLD_CALLS: &[(libc::c_long, &CallRule)] = &[];
 
 pub(super) fn program() -> Vec<sock_filter> {
-    let rule_of = |number: u32| {
-        let mut all = CALLS.iter().chain(OLD_CALLS);
-        all.find_map(|(known, rule)| (number_of(*known) == number).then_some(*rule))
-    };
-    super::emit::program_by(rule_of, EPERM)
+    super::emit::program_of_lists([CALLS, OLD_CALLS], EPERM)
 }

@@ -99,20 +99,13 @@ static CODE_ALONE: CallRule = when(
 
 /// The same for a process that compiles strangers' code.
 pub(super) fn code_program() -> Vec<sock_filter> {
-    let rule_of = |number: u32| {
-        if number == number_of(libc::SYS_mprotect) {
-            return Some(&CODE_OR_DATA);
-        }
-        let mut all = CALLS.iter().chain(OLD_CALLS);
-        all.find_map(|(known, rule)| (number_of(*known) == number).then_some(*rule))
+    let rule_of = |number: u32| match number == number_of(libc::SYS_mprotect) {
+        true => Some(&CODE_OR_DATA),
+        false => super::emit::rule_in([CALLS, OLD_CALLS], number),
     };
     super::emit::program_by(rule_of, libc::EPERM)
 }
 
 pub(super) fn program() -> Vec<sock_filter> {
-    let rule_of = |number: u32| {
-        let mut all = CALLS.iter().chain(OLD_CALLS);
-        all.find_map(|(known, rule)| (number_of(*known) == number).then_some(*rule))
-    };
-    super::emit::program_by(rule_of, libc::EPERM)
+    super::emit::program_of_lists([CALLS, OLD_CALLS], libc::EPERM)
 }
