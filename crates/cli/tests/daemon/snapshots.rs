@@ -135,6 +135,8 @@ fn a_snapshot_of_one_that_writes_is_of_one_moment() {
         let write = "i=0; while :; do i=$((i+1)); echo $i >~/t; mv ~/t ~/first; echo $i >~/t; mv ~/t ~/second; rm -rf ~/d$((i%7)); \
                      mkdir ~/d$((i%7)); echo $i >~/d$((i%7))/x; mv ~/many/1 ~/many/one 2>/dev/null || mv ~/many/one ~/many/1; done";
         output(&of_source, &format!("({write}) >/dev/null 2>&1 &")).await;
+        // From then on all that is read below is there at each moment.
+        output(&of_source, "until [ -s ~/d3/x ]; do sleep 0.01; done").await;
         for _ in 0..3 {
             let made = snapshot(&daemon, &source.id).await;
             let sandbox = of_snapshot(&daemon, &made.id).await;
