@@ -11,6 +11,7 @@ mod ordinary_user;
 mod prerequisites;
 mod runner;
 mod scratch;
+mod sources;
 mod summary;
 mod times;
 mod virtual_machine;
@@ -48,14 +49,23 @@ pub(crate) struct TestOptions {
 pub(crate) fn run(options: &TestOptions) -> Result<(), TaskError> {
     let mut summary = Summary::default();
     step(&mut summary, "prerequisites", || Ok(prerequisites::install()));
-    let compiled = if options.only_vm {
-        build(&mut summary)
-    } else {
-        prepare(&mut summary, options)
-    };
-    if let Some(compiled) = compiled {
-        run_tests(&mut summary, &compiled, options);
+    let checks_sources = !options.only_vm && !options.only_tests;
+    if checks_sources {
+        step(&mut summary, "format", || {
+            check(cargo().args(["fmt", "--all", "--check"]))
+        });
     }
+    let compiled = build_beside_sdks(&mut summary, options);
+    std::thread::scope(|scope| {
+        // Tests wait a third of their time.
+        let checks = checks_sources.then(|| scope.spawn(|| sources::check_beside_tests(compiled.is_some())));
+        if let Some(compiled) = &compiled {
+            run_tests(&mut summary, compiled, options);
+        }
+        if let Some(checks) = checks {
+            summary.absorb(joined(checks));
+        }
+    });
     print!("{summary}");
     match summary.failures() {
         0 => Ok(()),
@@ -63,26 +73,27 @@ pub(crate) fn run(options: &TestOptions) -> Result<(), TaskError> {
     }
 }
 
-/// Checks and builds while SDKs are fetched: one waits for processors, the other for registries.
-fn prepare(summary: &mut Summary, options: &TestOptions) -> Option<Compiled> {
+fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Builds while SDKs are fetched: one waits for processors, the other for registries.
+fn build_beside_sdks(summary: &mut Summary, options: &TestOptions) -> Option<Compiled> {
     std::thread::scope(|scope| {
-        let sdks = scope.spawn(|| {
-            let start = Instant::now();
-            (install_sdks(), start.elapsed())
+        let sdks = (!options.only_vm).then(|| {
+            scope.spawn(|| {
+                let start = Instant::now();
+                (install_sdks(), start.elapsed())
+            })
         });
-        if !options.only_tests {
-            check_sources(summary);
-        }
-        let compiled = build(summary);
-        if !options.only_tests {
-            step(summary, "examples in documents", check_examples);
-        }
-        match sdks.join() {
-            Ok((skips, time)) => {
-                summary.record("SDKs, meanwhile", Ok(()), time);
-                summary.skips.extend(skips);
-            }
-            Err(panic) => std::panic::resume_unwind(panic),
+        let mut compiled = None;
+        step(summary, "build", || {
+            compiled = Some(compiled::build()?);
+            Ok(Vec::new())
+        });
+        if let Some((skips, time)) = sdks.map(joined) {
+            summary.record("SDKs, meanwhile", Ok(()), time);
+            summary.skips.extend(skips);
         }
         compiled
     })
@@ -100,40 +111,6 @@ fn install_sdks() -> Vec<Skip> {
         reason,
     });
     missing.map(skip).chain(kernel).collect()
-}
-
-fn check_sources(summary: &mut Summary) {
-    step(summary, "format", || check(cargo().args(["fmt", "--all", "--check"])));
-    step(summary, "lint", || {
-        check(cargo().args([
-            "clippy",
-            "--workspace",
-            // Another's sources, which are built and not judged.
-            "--exclude",
-            "offleash-bashkit",
-            "--no-deps",
-            "--all-targets",
-            "--",
-            "--deny",
-            "warnings",
-        ]))
-    });
-    step(summary, "documents", || {
-        check(
-            cargo()
-                .args(["doc", "--workspace", "--no-deps", "--document-private-items", "--quiet"])
-                .env("RUSTDOCFLAGS", "--deny warnings"),
-        )
-    });
-}
-
-fn build(summary: &mut Summary) -> Option<Compiled> {
-    let mut compiled = None;
-    step(summary, "build", || {
-        compiled = Some(compiled::build()?);
-        Ok(Vec::new())
-    });
-    compiled
 }
 
 fn run_tests(summary: &mut Summary, compiled: &Compiled, options: &TestOptions) {
@@ -210,22 +187,6 @@ fn step(summary: &mut Summary, name: &'static str, body: impl FnOnce() -> Result
         }
     }
     summary.skips.extend(outcome.unwrap_or_default());
-}
-
-fn check_examples() -> Result<Vec<Skip>, TaskError> {
-    let mut command = cargo();
-    command
-        // Asked for by name, those of another's sources would run, whatever their manifest says.
-        .args([
-            "test",
-            "--workspace",
-            "--exclude",
-            "offleash-bashkit",
-            "--doc",
-            "--quiet",
-        ])
-        .current_dir(workspace_root());
-    program::run_and_print(&mut command, libtest::without_empty_frames).map(|()| Vec::new())
 }
 
 fn check(command: &mut Command) -> Result<Vec<Skip>, TaskError> {

@@ -77,6 +77,13 @@ impl Summary {
         });
     }
 
+    /// Takes over what another one found.
+    pub(super) fn absorb(&mut self, other: Self) {
+        self.steps.extend(other.steps);
+        self.passes.extend(other.passes);
+        self.skips.extend(other.skips);
+    }
+
     /// How many steps and tests failed.
     pub(super) fn failures(&self) -> usize {
         let steps = self.steps.iter().filter(|step| step.failure.is_some()).count();
