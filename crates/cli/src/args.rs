@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use offleash_core::spec::MAX_WARM;
+use offleash_core::vm::Acceleration;
 
 use crate::failure::Failure;
 
@@ -364,6 +365,10 @@ pub(crate) struct SandboxArgs {
     /// The hypervisor of level `microvm`, by its name or its path. [default: qemu-system-x86_64 in PATH]
     #[arg(long, value_name = "NAME|PATH")]
     pub(crate) hypervisor: Option<OsString>,
+    /// How a machine of level `microvm` executes instructions: by the processor (KVM; refused where a machine that is tried
+    /// does not boot by it), or by a program, several times slower. [default: tcg]
+    #[arg(long, value_enum, value_name = "kvm|tcg")]
+    pub(crate) acceleration: Option<AccelerationArg>,
     /// The guest's kernel of level `microvm`: a file, or a directory with `boot` and `lib/modules`. [default: what
     /// `offleash vm kernel` finds]
     #[arg(long, value_name = "PATH")]
@@ -406,6 +411,24 @@ pub(crate) struct SandboxArgs {
     pub(crate) network: NetworkArgs,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
+}
+
+/// How instructions of a virtual machine are executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AccelerationArg {
+    /// By the processor.
+    Kvm,
+    /// By a program.
+    Tcg,
+}
+
+impl From<AccelerationArg> for Acceleration {
+    fn from(argument: AccelerationArg) -> Self {
+        match argument {
+            AccelerationArg::Kvm => Acceleration::Kvm,
+            AccelerationArg::Tcg => Acceleration::Tcg,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -19,7 +19,7 @@ use offleash_core::template::TemplateName;
 use offleash_core::text::Text;
 use offleash_core::tool::ToolGrant;
 use offleash_core::units::Bytes;
-use offleash_core::vm::VmSpec;
+use offleash_core::vm::{Acceleration, VmSpec};
 use offleash_core::volume::{VolumeKey, VolumeName, VolumeNameError};
 use offleash_core::{srt, trust};
 use offleash_planner::this_home;
@@ -190,6 +190,7 @@ fn apply_level(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Fa
     spec.vm = VmSpec {
         hypervisor: arguments.hypervisor.clone(),
         kernel: arguments.vm_kernel.clone(),
+        acceleration: arguments.acceleration.map(Acceleration::from),
     };
     match arguments.degrade {
         Some(DegradeArg::Allow) => spec.degrade = DegradeMode::Allow,

@@ -13,6 +13,8 @@ pub struct VmSpec {
     /// The guest's kernel, or a directory with `boot` and `lib/modules` of one; when absent, the one that was unpacked into
     /// the state directory, else the newest below `/boot`.
     pub kernel: Option<PathBuf>,
+    /// How instructions are executed; when absent, by a program.
+    pub acceleration: Option<Acceleration>,
 }
 
 /// How a machine's instructions are executed.
@@ -31,6 +33,15 @@ impl Acceleration {
         match self {
             Acceleration::Kvm => "KVM",
             Acceleration::Tcg => "TCG",
+        }
+    }
+
+    /// That of the words `kvm` and `tcg`.
+    pub fn parse(word: &str) -> Option<Self> {
+        match word {
+            "kvm" => Some(Acceleration::Kvm),
+            "tcg" => Some(Acceleration::Tcg),
+            _ => None,
         }
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use offleash_core::bucket::BucketEndpoint;
 use offleash_core::level::{DegradeMode, Level};
 use offleash_core::template::{PythonModule, Recipe};
+use offleash_core::vm::Acceleration;
 use offleash_images::{ImagePattern, ImageReference, RegistrySettings};
 use offleash_supervisor::templates::BuildWatcher;
 
@@ -42,6 +43,8 @@ pub struct DaemonConfig {
     pub runtime: Option<PathBuf>,
     /// The hypervisor of level `microvm`, by its name or its path; `qemu-system-x86_64` of `PATH` if `None`.
     pub hypervisor: Option<PathBuf>,
+    /// How machines of level `microvm` execute instructions; they are emulated if `None`.
+    pub acceleration: Option<Acceleration>,
     /// The guest's kernel of level `microvm`; the one that `offleash vm kernel` finds if `None`.
     pub vm_kernel: Option<PathBuf>,
     /// Below which level none is made.
@@ -298,6 +301,7 @@ impl Default for DaemonConfig {
             level: None,
             runtime: None,
             hypervisor: None,
+            acceleration: None,
             vm_kernel: None,
             min_level: None,
             degrade: DegradeMode::Allow,

@@ -324,6 +324,7 @@ mod tests {
             level: None,
             runtime: None,
             hypervisor: None,
+            acceleration: None,
             vm_kernel: None,
             min_level: None,
             degrade: DegradeMode::Allow,

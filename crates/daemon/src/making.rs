@@ -356,6 +356,7 @@ impl SandboxMaker {
             level: specification.asked_level.or(config.level),
             runtime: config.runtime.as_deref().map(text_of),
             hypervisor: config.hypervisor.as_deref().map(text_of),
+            acceleration: config.acceleration,
             vm_kernel: config.vm_kernel.as_deref().map(text_of),
             min_level: config.min_level,
             degrade: config.degrade,

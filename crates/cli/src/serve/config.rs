@@ -14,6 +14,7 @@ use std::time::Duration;
 use offleash_api::{Listen, ServerConfig, TlsFiles};
 use offleash_core::bucket::BucketEndpoint;
 use offleash_core::level::{DegradeMode, Level};
+use offleash_core::vm::Acceleration;
 use offleash_daemon::{AdmissionConfig, DaemonConfig, SandboxLimits};
 use offleash_supervisor::lifecycle::{find_hypervisor, find_runtime};
 
@@ -212,6 +213,12 @@ fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Wrong> 
     };
     config.runtime = sandboxes.runtime.as_deref().map(PathBuf::from);
     config.hypervisor = sandboxes.hypervisor.as_deref().map(PathBuf::from);
+    config.acceleration = match sandboxes.acceleration.as_deref() {
+        None => None,
+        Some(word) => Some(
+            Acceleration::parse(word).ok_or_else(|| Wrong::new("sandboxes.acceleration", "it is `kvm` or `tcg`"))?,
+        ),
+    };
     config.vm_kernel = sandboxes.vm_kernel.as_deref().map(PathBuf::from);
     let min_level = sandboxes.min_level.as_deref().map(str::parse).transpose();
     config.min_level = min_level.map_err(|error| Wrong::new("sandboxes.min_level", error))?;

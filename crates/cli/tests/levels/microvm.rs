@@ -137,3 +137,24 @@ fn a_machine_that_cannot_be_restored_boots_and_says_so_and_its_template_goes() {
     );
     assert_eq!(all(), Vec::<std::path::PathBuf>::new());
 }
+
+#[test]
+fn kvm_executes_instructions_where_a_machine_that_was_tried_boots_by_it_and_is_refused_elsewhere() {
+    let Some((site, flags)) = machine() else { return };
+    let mut arguments = vec!["run"];
+    arguments.extend(flags.iter().map(String::as_str));
+    arguments.extend(["--acceleration", "kvm", "--", "echo", "here"]);
+    // What was found is kept, and said again.
+    for _ in 0..2 {
+        let output = site.offleash(&arguments).output().unwrap();
+        let said = super::support::stderr(&output);
+        match output.status.code() {
+            Some(0) => assert_eq!(stdout(&output), "here\n"),
+            code => {
+                assert_eq!(code, Some(125), "{said}");
+                assert!(said.contains("machines do not run by KVM here: "), "{said}");
+                assert!(said.contains("the machine is emulated"), "{said}");
+            }
+        }
+    }
+}

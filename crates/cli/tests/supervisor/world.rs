@@ -50,6 +50,7 @@ pub(crate) fn order(site: &Site) -> SupervisorOrder {
         level: None,
         runtime: None,
         hypervisor: None,
+        acceleration: None,
         vm_kernel: None,
         min_level: None,
         degrade: DegradeMode::Allow,

@@ -142,6 +142,7 @@ fn order(host: &SandboxHost, config: &DaemonConfig, id: &RunId, origin: &Templat
         level: config.level,
         runtime: None,
         hypervisor: None,
+        acceleration: None,
         vm_kernel: None,
         min_level: config.min_level,
         degrade: config.degrade,

@@ -18,8 +18,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use offleash_core::vm::Acceleration;
 use offleash_protocol::vm::{Begin, ENTROPY};
 use offleash_sys::network::sockets;
+use offleash_sys::seccomp::HypervisorSupply;
 use offleash_sys::spawn;
 use offleash_sys::{credentials, process};
 use offleash_tree::{FileOwners, TreeOptions};
@@ -39,16 +41,20 @@ const BEGINNING_TIMEOUT: Duration = Duration::from_secs(60);
 /// Most ports inside that are listened on outside.
 const MAX_LISTENERS: usize = 256;
 
-/// Carries the machine of this sandbox until it ends; answers why it ended. `template` has the numbers of the descriptors of its
-/// template, if it has one.
+/// Carries the machine of this sandbox until it ends; answers why it ended. `given` has the numbers of descriptors: of KVM's device,
+/// if it is one of KVM's, and of its template, if it has one.
 ///
 /// # Errors
 /// What kept it from carrying one.
-pub fn carry(template: &[i32]) -> io::Result<String> {
+pub fn carry(given: &[i32]) -> io::Result<String> {
     let order: CarrierOrder = read_order()?;
     let control = spawn::adopt_descriptor(CONTROL).map_err(|error| told("there is no control socket", error.into()))?;
+    let (device, template) = match (order.vm.acceleration, given) {
+        (Acceleration::Kvm, [device, template @ ..]) => (Some(spawn::adopt_descriptor(*device)?), template),
+        (_, template) => (None, template),
+    };
     let files = TemplateFiles::adopt(template)?;
-    let machine = starting::start(&order, files)?;
+    let machine = starting::start(&order, files, device)?;
     let options = TreeOptions {
         owners: match has_one_id()? {
             true => FileOwners::Server,
@@ -97,13 +103,15 @@ fn has_one_id() -> io::Result<bool> {
     Ok(map.split_whitespace().nth(2) == Some("1"))
 }
 
-/// Becomes the hypervisor, with `words`, its name first: without any capability, and behind a filter that has nothing of
+/// Becomes the hypervisor, with `words`: what it is supplied with, then its own, its name first. It is without any capability, and behind a filter that has nothing of
 /// mounts, namespaces and other processes. Answers why it could not.
 pub fn become_hypervisor(words: &[OsString]) -> io::Error {
     let become_it = || -> io::Result<std::convert::Infallible> {
         credentials::drop_capabilities()?;
         process::die_with_parent()?;
-        starting::enter_filter()?;
+        let (supplied, words) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let supplied = supplied.to_str().and_then(HypervisorSupply::parse);
+        starting::enter_filter(supplied.ok_or(io::ErrorKind::InvalidInput)?)?;
         let program = File::open(Path::new(PROGRAM_INSIDE))?;
         let words: Result<Vec<_>, _> = words
             .iter()

@@ -20,6 +20,12 @@ pub enum VmError {
         /// Where it was looked for alone.
         wanted: Option<PathBuf>,
     },
+    /// No machine runs by KVM.
+    #[error("machines do not run by KVM here: {reason}")]
+    NoKvm {
+        /// What was found.
+        reason: String,
+    },
     /// A kernel without what the guest needs.
     #[error("the kernel {release} has no module `{module}` below `{}`", .directory.display())]
     NoModule {
@@ -66,7 +72,9 @@ pub const KERNEL_COMMANDS: [&str; 2] = [
 impl Explained for VmError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::NoHypervisor { .. } | Self::NoKernel { .. } | Self::NoModule { .. } => ErrorKind::Unsupported,
+            Self::NoHypervisor { .. } | Self::NoKernel { .. } | Self::NoKvm { .. } | Self::NoModule { .. } => {
+                ErrorKind::Unsupported
+            }
             Self::Helper { .. } => ErrorKind::Internal,
             Self::File { source, .. } => match source.kind() {
                 io::ErrorKind::NotFound => ErrorKind::NotFound,
@@ -85,6 +93,9 @@ impl Explained for VmError {
                 "`offleash vm kernel` says what it looks at; Debian's is had with `{}` and `{}`",
                 KERNEL_COMMANDS[0], KERNEL_COMMANDS[1]
             )),
+            Self::NoKvm { .. } => {
+                Some("leave `--acceleration kvm` out, and the machine is emulated, several times slower".to_owned())
+            }
             Self::Helper { program, .. } => Some(format!(
                 "`{program}` is to be there, and the file one of Debian's, such as `linux-image-6.1.0-48-cloud-amd64_….deb`"
             )),

@@ -71,16 +71,15 @@ impl HousedProgram for CarrierHousing {
         // Made now, while a procfs is there of which nothing is covered: without, no further one may be made.
         let procfs = mount::new_filesystem(c"proc", &[], OWN).map_err(step("mounting a procfs for the carrier"))?;
         let mut fetched = vec![procfs];
-        let mut template = Vec::new();
+        let mut passed_on = Vec::new();
         for file in HousedFile::all_of(plan) {
             let opened = match given.tree(file.number)? {
                 Some(tree) => Ok(tree),
                 None => file.open(),
             };
-            if matches!(file.access, HousedAccess::Read | HousedAccess::Write) {
+            if is_passed_on(&file) {
                 let shown = file.path.to_string_lossy();
-                template
-                    .push(opened.map_err(|error| StepFailure::new("opening the machine's template", shown, error))?);
+                passed_on.push(opened.map_err(|error| StepFailure::new("opening for the hypervisor", shown, error))?);
                 continue;
             }
             let restrictions = if fetched.len() == IMAGES { DATA } else { PROGRAM };
@@ -94,7 +93,7 @@ impl HousedProgram for CarrierHousing {
             fetched.push(restricted(tree, PROGRAM, &directory)?);
         }
         // Behind all that is mounted.
-        fetched.extend(template);
+        fetched.extend(passed_on);
         Ok(fetched)
     }
 
@@ -131,7 +130,7 @@ impl HousedProgram for CarrierHousing {
             return io::ErrorKind::NotFound.into();
         };
         let mut words = vec![c"offleash".into(), word(SUPERVISE_COMMAND), word(CARRY_ROLE)];
-        let others = fetched.len().saturating_sub(files_of_template(plan));
+        let others = fetched.len().saturating_sub(passed_on(plan));
         for file in fetched.iter().skip(others) {
             if let Err(error) = rustix::io::fcntl_setfd(file, rustix::io::FdFlags::empty()) {
                 return error.into();
@@ -143,10 +142,17 @@ impl HousedProgram for CarrierHousing {
     }
 }
 
-fn files_of_template(plan: &Plan) -> usize {
-    let files = HousedFile::all_of(plan);
-    let of_template = |file: &&HousedFile| matches!(file.access, HousedAccess::Read | HousedAccess::Write);
-    files.iter().filter(of_template).count()
+fn passed_on(plan: &Plan) -> usize {
+    HousedFile::all_of(plan)
+        .iter()
+        .filter(|file| is_passed_on(file))
+        .count()
+}
+
+/// Whether the carrier is given a descriptor of it, and no path: the files of a template, and KVM's device.
+fn is_passed_on(file: &HousedFile) -> bool {
+    use HousedAccess::{Device, Read, Write};
+    matches!(file.access, Device | Read | Write)
 }
 
 /// A word of ours, none of which has a zero byte.

@@ -10,6 +10,7 @@ use offleash_core::plan::Plan;
 use offleash_core::vm::{Acceleration, VmPlan};
 use offleash_protocol::vm::{CHANNEL_PORT, TREE_PORT};
 use offleash_sys::process::ask_helper;
+use offleash_sys::seccomp::HypervisorSupply;
 
 use super::error::VmError;
 use super::images::{INITRAMFS, KERNEL};
@@ -32,7 +33,7 @@ const MEMORY_INSIDE: &str = "/memory";
 pub(super) const CHANNEL: i32 = 3;
 pub(super) const TREE: i32 = 4;
 pub(super) const MONITOR: i32 = 5;
-/// Before it is the hypervisor: where it hands over the listener by which it is supplied with the file of its memory.
+/// Before it is the hypervisor: where it hands over the listener by which it is supplied with what it opens.
 pub(super) const HANDOVER: i32 = 6;
 /// Memory for translated instructions, MiB.
 const TRANSLATED_MIB: u32 = 64;
@@ -139,9 +140,41 @@ pub(super) enum VmStart {
     Restore,
 }
 
+/// Where a hypervisor finds what it is started with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HypervisorPlaces<'a> {
+    /// A directory with what it boots.
+    pub(super) images: &'a str,
+    /// A file that the console's words are added to.
+    pub(super) said: &'a str,
+}
+
+impl HypervisorPlaces<'static> {
+    /// Those in its house.
+    pub(super) const INSIDE: Self = Self {
+        images: IMAGES_INSIDE,
+        said: SAID_INSIDE,
+    };
+}
+
+/// What it is supplied with when it opens it.
+pub(super) fn supplied(vm: &VmPlan, start: VmStart) -> HypervisorSupply {
+    HypervisorSupply {
+        memory: start != VmStart::Boot,
+        device: vm.acceleration == Acceleration::Kvm,
+    }
+}
+
 /// The words that it is started with, its program first.
 /// An emulated processor cannot find out how fast its time stamp counter runs, which is the host's (`counter_khz`).
-pub(super) fn words(vm: &VmPlan, card: VmCard, start: VmStart, counter_khz: Option<u64>) -> Vec<String> {
+pub(super) fn words(
+    vm: &VmPlan,
+    places: &HypervisorPlaces<'_>,
+    card: VmCard,
+    start: VmStart,
+    counter_khz: Option<u64>,
+) -> Vec<String> {
+    let (images, said) = (places.images, places.said);
     let mut words: Vec<String> = Vec::new();
     let mut add = |pair: &[&str]| words.extend(pair.iter().map(|&word| word.to_owned()));
     add(&["qemu"]);
@@ -173,11 +206,11 @@ pub(super) fn words(vm: &VmPlan, card: VmCard, start: VmStart, counter_khz: Opti
     }
     add(&["-m", &format!("{}M", vm.memory_mib), "-smp", &vm.cpus.to_string()]);
     add(&["-L", FIRMWARE]);
-    add(&["-kernel", &format!("{IMAGES_INSIDE}/{KERNEL}")]);
-    add(&["-initrd", &format!("{IMAGES_INSIDE}/{INITRAMFS}")]);
+    add(&["-kernel", &format!("{images}/{KERNEL}")]);
+    add(&["-initrd", &format!("{images}/{INITRAMFS}")]);
     let counter = counter_khz.map_or_else(String::new, |khz| format!(" tsc_early_khz={khz}"));
     add(&["-append", &format!("{KERNEL_WORDS}{counter}")]);
-    add(&["-chardev", &format!("file,id=console,path={SAID_INSIDE},append=on")]);
+    add(&["-chardev", &format!("file,id=console,path={said},append=on")]);
     add(&["-serial", "chardev:console"]);
     add(&["-chardev", &format!("socket,id=monitor,fd={MONITOR}")]);
     add(&["-mon", "chardev=monitor,mode=control"]);
@@ -227,11 +260,17 @@ mod tests {
 
     #[test]
     fn a_machine_has_no_device_that_was_not_asked_for() {
-        let without = words(&plan(), VmCard::None, VmStart::Boot, None);
+        let without = words(&plan(), &HypervisorPlaces::INSIDE, VmCard::None, VmStart::Boot, None);
         let devices = |words: &[String]| words.iter().filter(|word| *word == "-device").count();
         assert_eq!(devices(&without), 4, "{without:?}");
         assert!(without.iter().any(|word| word == "-nodefaults"));
-        let with = words(&plan(), VmCard::User, VmStart::Restore, Some(2_000_000));
+        let with = words(
+            &plan(),
+            &HypervisorPlaces::INSIDE,
+            VmCard::User,
+            VmStart::Restore,
+            Some(2_000_000),
+        );
         assert_eq!(devices(&with), 5, "{with:?}");
     }
 
@@ -243,7 +282,7 @@ mod tests {
             (VmStart::Restore, Some("share=off")),
         ];
         for (start, shared) in cases {
-            let words = words(&plan(), VmCard::None, start, None);
+            let words = words(&plan(), &HypervisorPlaces::INSIDE, VmCard::None, start, None);
             let memory = words.iter().find(|word| word.starts_with("memory-backend-"));
             let said = memory.unwrap().split(',').find(|part| part.starts_with("share="));
             assert_eq!(said, shared, "{start:?}");

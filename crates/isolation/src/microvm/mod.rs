@@ -16,6 +16,7 @@ pub mod hypervisor;
 pub mod images;
 mod initramfs;
 pub mod kernel;
+pub mod kvm;
 mod modules;
 mod monitor;
 pub mod mux;

@@ -3,7 +3,7 @@
 //!
 //! The file of a template's memory is in no house. A hypervisor opens a path for reading and writing, whatever it does with the
 //! file, and is supplied with the file by its carrier: one that may be written to while a template is made, and one
-//! that cannot be for every other machine.
+//! that cannot be for every other machine. KVM's device is supplied in the same way.
 
 use std::fs::File;
 use std::io::{self, Seek as _};
@@ -11,14 +11,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use offleash_core::vm::Acceleration;
-use offleash_sys::seccomp::{self, NotifyListener};
+use offleash_sys::seccomp::{self, HypervisorSupply, NotifyListener};
 use offleash_sys::socket;
 use offleash_sys::spawn::{self, OrphanFate, SessionChoice, SpawnCommand};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, Signal, WaitOptions};
 
 use super::housing::CARRIER_INSIDE;
-use super::hypervisor::{self, HANDOVER, VmStart};
+use super::hypervisor::{self, HANDOVER, HypervisorPlaces, VmStart};
 use super::monitor::Monitor;
 use super::mux::{ChannelMux, MuxEvent};
 use super::order::CarrierOrder;
@@ -43,9 +43,17 @@ pub(super) struct StartedMachine {
 ///
 /// # Errors
 /// What kept the hypervisor from starting.
-pub(super) fn start(order: &CarrierOrder, files: Option<TemplateFiles>) -> io::Result<StartedMachine> {
+pub(super) fn start(
+    order: &CarrierOrder,
+    files: Option<TemplateFiles>,
+    device: Option<OwnedFd>,
+) -> io::Result<StartedMachine> {
+    let starting = MachineStarting {
+        order,
+        device: device.as_ref().map(AsFd::as_fd),
+    };
     if let Some(files) = files {
-        match from_template(order, files) {
+        match starting.from_template(files) {
             Ok(hypervisor) => {
                 return Ok(StartedMachine {
                     hypervisor,
@@ -56,9 +64,17 @@ pub(super) fn start(order: &CarrierOrder, files: Option<TemplateFiles>) -> io::R
         }
     }
     Ok(StartedMachine {
-        hypervisor: StartedHypervisor::start(order, VmStart::Boot)?,
+        hypervisor: starting.start(VmStart::Boot, None)?,
         was_restored: false,
     })
+}
+
+/// What every start of one machine's hypervisor has.
+#[derive(Debug, Clone, Copy)]
+struct MachineStarting<'a> {
+    order: &'a CarrierOrder,
+    /// KVM's, if instructions are executed by it.
+    device: Option<BorrowedFd<'a>>,
 }
 
 /// The files of a template that a carrier was given.
@@ -89,41 +105,63 @@ impl TemplateFiles {
     }
 }
 
-fn from_template(order: &CarrierOrder, mut files: TemplateFiles) -> io::Result<StartedHypervisor> {
-    if let Some(memory) = files.writable_memory.take() {
-        make_template(order, &mut files.state, memory).map_err(|error| told("making the template", error))?;
+impl MachineStarting<'_> {
+    fn from_template(&self, mut files: TemplateFiles) -> io::Result<StartedHypervisor> {
+        if let Some(memory) = files.writable_memory.take() {
+            let made = self.make_template(&mut files.state, memory);
+            made.map_err(|error| told("making the template", error))?;
+        }
+        let hypervisor = self.start(VmStart::Restore, Some(files.memory.as_fd()))?;
+        let restored = hypervisor.monitor().and_then(|mut monitor| {
+            // Who made it stands at its end.
+            files.state.rewind()?;
+            monitor.restore(files.state.as_fd())?;
+            monitor.go_on()
+        });
+        match restored {
+            Ok(()) => Ok(hypervisor),
+            Err(error) => {
+                hypervisor.end();
+                Err(error)
+            }
+        }
     }
-    let hypervisor = StartedHypervisor::start(order, VmStart::Restore)?;
-    let restored = hypervisor.supply(files.memory.as_fd()).and_then(|()| {
-        let mut monitor = hypervisor.monitor()?;
-        // Who made it stands at its end.
-        files.state.rewind()?;
-        monitor.restore(files.state.as_fd())?;
-        monitor.go_on()
-    });
-    match restored {
-        Ok(()) => Ok(hypervisor),
-        Err(error) => {
-            hypervisor.end();
-            Err(error)
+
+    /// Boots a machine with its memory in `memory`, and ends it when it waits to be told what it is to become.
+    fn make_template(&self, state: &mut File, memory: OwnedFd) -> io::Result<()> {
+        let hypervisor = self.start(VmStart::MakeTemplate, Some(memory.as_fd()))?;
+        let made = hypervisor
+            .channel
+            .try_clone()
+            .and_then(|channel| await_greeting(channel, BOOT_TIMEOUT))
+            .and_then(|()| hypervisor.monitor()?.save(state.as_fd()));
+        // Nobody writes to its memory any more.
+        hypervisor.end();
+        made.and_then(|()| template::finish(state))
+    }
+
+    /// Starts it in its house, and supplies it with what it opens: the file of its memory, if that is one, and KVM's device.
+    fn start(&self, start: VmStart, memory: Option<BorrowedFd<'_>>) -> io::Result<StartedHypervisor> {
+        let vm = &self.order.vm;
+        let measures = vm.acceleration == Acceleration::Tcg && start != VmStart::Restore;
+        let counter_khz = measures.then(offleash_sys::timestamp::tsc_khz).flatten();
+        let words = hypervisor::words(vm, &HypervisorPlaces::INSIDE, self.order.card, start, counter_khz);
+        let supplied = hypervisor::supplied(vm, start);
+        let role = [CARRIER_INSIDE, SUPERVISE_COMMAND, HYPERVISOR_ROLE, supplied.word()].map(str::to_owned);
+        let argv: Vec<Vec<u8>> = role.into_iter().chain(words).map(String::into_bytes).collect();
+        let hypervisor = StartedHypervisor::spawn(&argv, &said()?, supplied != HypervisorSupply::default())?;
+        match hypervisor.supply(memory, self.device) {
+            Ok(()) => Ok(hypervisor),
+            Err(error) => {
+                hypervisor.end();
+                Err(error)
+            }
         }
     }
 }
 
-/// Boots a machine with its memory in `memory`, and ends it when it waits to be told what it is to become.
-fn make_template(order: &CarrierOrder, state: &mut File, memory: OwnedFd) -> io::Result<()> {
-    let hypervisor = StartedHypervisor::start(order, VmStart::MakeTemplate)?;
-    let made = hypervisor
-        .supply(memory.as_fd())
-        .and_then(|()| await_greeting(hypervisor.channel.try_clone()?, BOOT_TIMEOUT))
-        .and_then(|()| hypervisor.monitor()?.save(state.as_fd()));
-    // Nobody writes to its memory any more.
-    hypervisor.end();
-    made.and_then(|()| template::finish(state))
-}
-
 /// Waits until the machine at the other end of `channel` has booted.
-fn await_greeting(channel: OwnedFd, timeout: Duration) -> io::Result<()> {
+pub(super) fn await_greeting(channel: OwnedFd, timeout: Duration) -> io::Result<()> {
     let mut channel = ChannelMux::new(channel);
     let end = Instant::now() + timeout;
     loop {
@@ -170,18 +208,13 @@ pub(super) struct StartedHypervisor {
 }
 
 impl StartedHypervisor {
-    fn start(order: &CarrierOrder, start: VmStart) -> io::Result<Self> {
+    /// Starts `argv` with its descriptors; what it says goes to `said`. One that is supplied with something hands a listener over.
+    pub(super) fn spawn(argv: &[Vec<u8>], said: &File, is_supplied: bool) -> io::Result<Self> {
         let (channel, channel_end) = pair()?;
         let (tree, tree_end) = pair()?;
         let (monitor, monitor_end) = pair()?;
         let (handover, handover_end) = pair()?;
         let null = File::options().read(true).open("/dev/null")?;
-        let said = said()?;
-        let measures = order.vm.acceleration == Acceleration::Tcg && start != VmStart::Restore;
-        let counter_khz = measures.then(offleash_sys::timestamp::tsc_khz).flatten();
-        let words = hypervisor::words(&order.vm, order.card, start, counter_khz);
-        let role = [CARRIER_INSIDE, SUPERVISE_COMMAND, HYPERVISOR_ROLE].map(str::to_owned);
-        let argv: Vec<Vec<u8>> = role.into_iter().chain(words).map(String::into_bytes).collect();
         let mut descriptors = vec![
             null.as_fd(),
             said.as_fd(),
@@ -190,11 +223,11 @@ impl StartedHypervisor {
             tree_end.as_fd(),
             monitor_end.as_fd(),
         ];
-        if start != VmStart::Boot {
+        if is_supplied {
             descriptors.push(handover_end.as_fd());
         }
         let command = SpawnCommand {
-            argv: &argv,
+            argv,
             env: &[],
             cwd: None,
             descriptors: &descriptors,
@@ -214,23 +247,32 @@ impl StartedHypervisor {
         })
     }
 
-    /// Supplies it with the file of its memory.
-    fn supply(&self, memory: BorrowedFd<'_>) -> io::Result<()> {
+    /// Supplies it with what there is of these, once each.
+    fn supply(&self, memory: Option<BorrowedFd<'_>>, device: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let (mut memory, mut device) = (memory, device);
+        if memory.is_none() && device.is_none() {
+            return Ok(());
+        }
         let end = Instant::now() + SUPPLY_TIMEOUT;
         poll_until(&mut [PollFd::new(&self.handover, PollFlags::IN)], end)?;
         let (_, listeners) = socket::receive(self.handover.as_fd(), &mut [0])?;
         let listener = listeners.into_iter().next().map(NotifyListener::from);
         let listener = listener.ok_or_else(|| io::Error::other("the hypervisor did not start"))?;
-        loop {
+        while memory.is_some() || device.is_some() {
             let mut polled = [PollFd::new(&listener, PollFlags::IN)];
             poll_until(&mut polled, end)?;
             if !polled[0].revents().contains(PollFlags::IN) {
                 return Err(io::Error::other("the hypervisor ended before it had its memory"));
             }
-            if let Some(opening) = listener.receive()? {
-                return listener.supply(&opening, memory);
-            }
+            let Some(opening) = listener.receive()? else { continue };
+            let wanted = match opening.opens_device() {
+                true => device.take(),
+                false => memory.take(),
+            };
+            let wanted = wanted.ok_or_else(|| io::Error::other("the hypervisor opened a file twice"))?;
+            listener.supply(&opening, wanted)?;
         }
+        Ok(())
     }
 
     fn monitor(&self) -> io::Result<Monitor> {
@@ -238,26 +280,26 @@ impl StartedHypervisor {
     }
 
     /// Ends it, and waits for that.
-    fn end(self) {
+    pub(super) fn end(self) {
         // It may be gone already.
         let _killed = rustix::process::kill_process(self.pid, Signal::KILL);
         let _reaped = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(self.pid), WaitOptions::empty()));
     }
 }
 
-/// Puts the calling thread behind the filter of a hypervisor that is supplied with its memory, where it was started as such a
-/// one, or of another.
+/// Puts the calling thread behind the filter of a hypervisor, whose listener its carrier gets where it is `supplied` with
+/// something.
 ///
 /// # Errors
 /// What seccomp(2) answers.
-pub(super) fn enter_filter() -> io::Result<()> {
-    match spawn::adopt_descriptor(HANDOVER) {
-        Ok(handover) => {
-            let listener = seccomp::compile_hypervisor_of_file().install_with_listener()?;
-            socket::send(handover.as_fd(), b"l", &[listener.as_fd()])
-        }
-        Err(_) => seccomp::compile_hypervisor().install(),
+pub(super) fn enter_filter(supplied: HypervisorSupply) -> io::Result<()> {
+    let filter = seccomp::compile_hypervisor(supplied);
+    if supplied == HypervisorSupply::default() {
+        return filter.install();
     }
+    let handover = spawn::adopt_descriptor(HANDOVER)?;
+    let listener = filter.install_with_listener()?;
+    socket::send(handover.as_fd(), b"l", &[listener.as_fd()])
 }
 
 fn pair() -> io::Result<(OwnedFd, OwnedFd)> {

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use offleash_core::vm::{TemplateUse, VmPlan, VmTemplatePlan};
 use rustix::fs::FlockOperation;
 
-use super::hypervisor::{self, VmCard, VmStart};
+use super::hypervisor::{self, HypervisorPlaces, VmCard, VmStart};
 
 /// Beside the directories of images.
 const TEMPLATES: &str = "templates";
@@ -92,7 +92,7 @@ fn place(vm: &VmPlan, card: VmCard) -> Option<PathBuf> {
     let images = vm.images.file_name()?.to_str()?;
     let parts = [
         &[images, &vm.version, vm.hypervisor.to_str()?].map(str::to_owned)[..],
-        &hypervisor::words(vm, card, VmStart::Restore, None)[..],
+        &hypervisor::words(vm, &HypervisorPlaces::INSIDE, card, VmStart::Restore, None)[..],
     ]
     .concat();
     let key = super::images::digest(parts.join("\0").as_bytes());

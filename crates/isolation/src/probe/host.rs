@@ -9,6 +9,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
 use super::{FeatureCheck, FeatureRemedy, FeatureStatus, kernel, read_line};
+use crate::microvm::kvm;
 
 /// Files that container engines leave, and whose they are.
 const MARKS: [(&str, &str); 3] = [
@@ -74,10 +75,24 @@ fn engine_of_group(group: &str) -> Option<&'static str> {
 /// How long the least guest may run.
 const GUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs a guest by `/dev/kvm`.
-pub(super) fn kvm() -> FeatureCheck {
-    let opened = open("/dev/kvm", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+/// Runs a guest by `/dev/kvm`, unless a machine was tried by it since the host booted.
+pub(super) fn kvm(state_directory: &Path) -> FeatureCheck {
+    let opened = open(kvm::DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    let ran = |device| match kvm::known(state_directory) {
+        Some(Ok(())) => Ok(KvmFinding::Machine),
+        Some(Err(why)) => Err(why),
+        None => ran(device).map(|()| KvmFinding::LeastGuest),
+    };
     kvm_from_result(opened.map(ran))
+}
+
+/// What was found to run by KVM.
+#[derive(Debug, Clone, Copy)]
+enum KvmFinding {
+    /// A guest of one instruction.
+    LeastGuest,
+    /// What sandboxes boot.
+    Machine,
 }
 
 /// Why the least guest did not run, if so. One that never comes back is left to a thread that ends with this program.
@@ -95,16 +110,17 @@ fn ran(device: OwnedFd) -> Result<(), String> {
     }
 }
 
-fn kvm_from_result(opened: Result<Result<(), String>, Errno>) -> FeatureCheck {
+fn kvm_from_result(opened: Result<Result<KvmFinding, String>, Errno>) -> FeatureCheck {
     let check = |status, found: String| FeatureCheck::new("kvm", status, found, "level `microvm` at full speed");
     match opened {
-        Ok(Ok(())) => check(
+        Ok(Ok(KvmFinding::Machine)) => check(FeatureStatus::Ok, "a machine that was tried boots by KVM".to_owned()),
+        Ok(Ok(KvmFinding::LeastGuest)) => check(
             FeatureStatus::Ok,
-            "KVM runs the least guest, which is less than a kernel; machines are emulated in this version".to_owned(),
+            "KVM runs the least guest, which is less than a kernel; a machine is tried where `--acceleration kvm` asks for it".to_owned(),
         ),
         Ok(Err(why)) => check(
             FeatureStatus::Limited,
-            format!("/dev/kvm can be opened and runs no guest: {why}"),
+            format!("/dev/kvm can be opened and runs no machine: {why}"),
         ),
         Err(Errno::ACCESS | Errno::PERM) => {
             let mend = FeatureRemedy::new(
@@ -140,14 +156,22 @@ mod tests {
 
     #[test]
     fn only_a_device_that_others_may_open_has_a_mend() {
-        assert_eq!(kvm_from_result(Ok(Ok(()))).status, FeatureStatus::Ok);
+        assert_eq!(
+            kvm_from_result(Ok(Ok(KvmFinding::LeastGuest))).status,
+            FeatureStatus::Ok
+        );
         let opens = kvm_from_result(Ok(Err("running it: Input/output error".to_owned())));
         assert_eq!(opens.status, FeatureStatus::Limited);
         assert!(
-            opens.found.ends_with("runs no guest: running it: Input/output error"),
+            opens.found.ends_with("runs no machine: running it: Input/output error"),
             "{opens:?}"
         );
         assert!(kvm_from_result(Err(Errno::ACCESS)).mend.is_some());
         assert!(kvm_from_result(Err(Errno::NOENT)).mend.is_none());
+        let tried = kvm_from_result(Ok(Ok(KvmFinding::Machine)));
+        assert_eq!(
+            (tried.status, tried.found.as_str()),
+            (FeatureStatus::Ok, "a machine that was tried boots by KVM")
+        );
     }
 }

@@ -61,7 +61,7 @@ fn weaker(report: LevelReport, checks: &[FeatureCheck]) -> LevelReport {
     report
 }
 
-/// Machines are emulated, which is for whoever asks for this level to know.
+/// Machines are emulated unless KVM is asked for, which is for whoever asks for this level to know.
 fn emulated(report: LevelReport, checks: &[FeatureCheck]) -> LevelReport {
     let kvm = checks.iter().find(|check| check.name == "kvm");
     let kvm = kvm.map_or_else(String::new, |check| format!("; {}", check.found));

@@ -175,7 +175,7 @@ pub fn probe(subject: &ProbeSubject) -> ProbeReport {
         processor::vulnerabilities(),
         core_dumps::check(),
         network::check(),
-        host::kvm(),
+        host::kvm(&subject.state_directory),
         programs::container_runtimes(&subject.search_path),
         programs::hypervisors(&subject.search_path),
         programs::guest_kernel(&subject.state_directory),

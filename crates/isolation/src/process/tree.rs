@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use offleash_core::plan::{Plan, PlanEntry, PlanNode};
 use offleash_core::spec::MountAccess;
-use offleash_core::vm::TemplateUse;
+use offleash_core::vm::{Acceleration, TemplateUse};
 use offleash_sys::mount::{self, MountRestrictions};
 use rustix::fs::{Mode, OFlags};
 
@@ -23,6 +23,7 @@ use self::root::{RootBuilder, TargetKind};
 use super::child::ProcessorSet;
 use super::handshake::StepFailure;
 use crate::guest_image;
+use crate::microvm::kvm;
 
 mod base;
 mod kernel;
@@ -76,6 +77,7 @@ const IMAGES: usize = 0xfffb;
 const TEMPLATE: usize = 0xfffa;
 const TEMPLATE_MEMORY: usize = 0xfff9;
 const WRITABLE_MEMORY: usize = 0xfff8;
+const PROCESSOR: usize = 0xfff7;
 /// The program that this process is.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
@@ -101,6 +103,8 @@ pub(crate) enum HousedAccess {
     Read,
     /// A file that is read and written.
     Write,
+    /// A device that is spoken to.
+    Device,
 }
 
 impl HousedFile {
@@ -122,6 +126,10 @@ impl HousedFile {
                 file(HYPERVISOR, &vm.hypervisor),
                 file(IMAGES, &vm.images),
             ]);
+            files.extend((vm.acceleration == Acceleration::Kvm).then(|| Self {
+                access: HousedAccess::Device,
+                ..file(PROCESSOR, Path::new(kvm::DEVICE))
+            }));
             if let Some(template) = &vm.template {
                 let saves = template.used == TemplateUse::Save;
                 let given = |access, number, path: &Path| Self {
@@ -148,6 +156,7 @@ impl HousedFile {
                 let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
                 Ok(rustix::fs::open(&self.path, flags, Mode::empty())?)
             }
+            HousedAccess::Device => kvm::open(&self.path),
         }
     }
 }

@@ -14,7 +14,7 @@ use offleash_core::vm::{Acceleration, VmPlan, VmSpec};
 use offleash_isolation::container::{self, ContainerBackend};
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::microvm::error::VmError;
-use offleash_isolation::microvm::{MicrovmBackend, hypervisor, images, kernel};
+use offleash_isolation::microvm::{MicrovmBackend, hypervisor, images, kernel, kvm};
 use offleash_isolation::process::ProcessBackend;
 use offleash_isolation::process_landlock::ProcessLandlockBackend;
 use offleash_isolation::sandbox::{Backend, LeftoverKeeper, Sandbox, SandboxIds};
@@ -88,18 +88,22 @@ fn vm(spec: &VmSpec, plan: &Plan, state: &Path) -> Result<VmPlan, LifecycleError
     let kernel = kernel::find(spec.kernel.as_deref(), state)?;
     let images = images::prepare(&kernel, state)?;
     let processors = plan.limits.cpus.map_or(1, |cpus| cpus.millis.div_ceil(1000));
-    Ok(VmPlan {
+    let vm = VmPlan {
         hypervisor: found.program,
         version: found.version,
         images,
         release: kernel.release,
-        acceleration: Acceleration::Tcg,
+        acceleration: spec.acceleration.unwrap_or(Acceleration::Tcg),
         memory_mib: memory_of_machine(plan),
         cpus: u32::try_from(processors).unwrap_or(1).clamp(1, MAX_MACHINE_CPUS),
         code_memory: plan.limits.memory,
         pids: plan.limits.pids,
         template: None,
-    })
+    };
+    if vm.acceleration == Acceleration::Kvm {
+        kvm::require(&vm, state)?;
+    }
+    Ok(vm)
 }
 
 /// Refuses, before anything is made, a machine that there cannot be: without a hypervisor, or without the kernel that was

@@ -22,7 +22,7 @@ use offleash_core::template::TemplateName;
 use offleash_core::text::Text;
 use offleash_core::tool::{DeclaredTool, ToolGrant};
 use offleash_core::units::{Bytes, CpuCount};
-use offleash_core::vm::VmSpec;
+use offleash_core::vm::{Acceleration, VmSpec};
 use offleash_images::ImageError;
 use offleash_protocol::Dialogue;
 use serde::{Deserialize, Serialize};
@@ -56,6 +56,8 @@ pub struct SupervisorOrder {
     pub runtime: Option<Text>,
     /// The hypervisor of level `microvm`, a path.
     pub hypervisor: Option<Text>,
+    /// How its machine executes instructions; it is emulated if absent.
+    pub acceleration: Option<Acceleration>,
     /// The guest's kernel of level `microvm`, a path.
     pub vm_kernel: Option<Text>,
     /// Below which level it is not to be made.
@@ -430,6 +432,7 @@ impl SupervisorOrder {
                     .as_ref()
                     .map(|path| OsStr::from_bytes(&path.0).to_owned()),
                 kernel: self.vm_kernel.as_ref().map(|path| path.as_path().to_owned()),
+                acceleration: self.acceleration,
             },
             min_level: self.min_level,
             degrade: self.degrade,
@@ -493,6 +496,7 @@ mod tests {
             level: Some(Level::Process),
             runtime: Some("/opt/runsc".into()),
             hypervisor: Some("/opt/qemu-system-x86_64".into()),
+            acceleration: Some(Acceleration::Tcg),
             vm_kernel: Some("/opt/kernel".into()),
             min_level: Some(Level::ProcessLandlock),
             degrade: DegradeMode::Allow,

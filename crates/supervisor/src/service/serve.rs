@@ -15,7 +15,7 @@ use offleash_core::record::{DenialRecord, LimitEffect, LimitHit, ToolUse};
 use offleash_core::spec::ZygoteRole;
 use offleash_gateway::{Account, Gateway};
 use offleash_isolation::error::IsolationError;
-use offleash_isolation::sandbox::{ExecId, FinalReport, Sandbox};
+use offleash_isolation::sandbox::{EnforcementReport, ExecId, FinalReport, Sandbox};
 use offleash_store::rfc3339_now;
 use offleash_sys::signals::SignalQueue;
 use rustix::event::{PollFd, PollFlags};
@@ -340,6 +340,7 @@ impl SocketClients {
             return;
         }
         self.looks = now + LOOK_EVERY;
+        self.note_corrections(held.sandbox.enforcement());
         if self.service.descent == ZygoteRole::Zygote && self.connections.is_empty() && !has_descendants(held.sandbox) {
             // Neither does a daemon follow it nor is it of use to anybody.
             held.end(Ending::Killed);
@@ -347,6 +348,22 @@ impl SocketClients {
         if rustix::fs::fstat(&self.service.directory).is_ok_and(|status| status.st_nlink == 0) {
             held.end(Ending::Killed);
         }
+    }
+
+    /// Notes what turned out not to hold after it was said what does; who asks from now on is told.
+    fn note_corrections(&mut self, found: &EnforcementReport) {
+        let told = &mut self.service.hello;
+        if (&told.enforced, &told.not_enforced) == (&found.enforced, &found.not_enforced) {
+            return;
+        }
+        for (control, why) in &found.not_enforced {
+            if told.not_enforced.get(control) != Some(why) {
+                self.service
+                    .log
+                    .note(LogLevel::Warn, &format!("not enforced: `{control}`: {why}"));
+            }
+        }
+        (told.enforced, told.not_enforced) = (found.enforced.clone(), found.not_enforced.clone());
     }
 
     /// Ends the sandbox, and says how it ended.

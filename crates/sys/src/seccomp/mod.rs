@@ -97,11 +97,39 @@ pub fn compile_runtime() -> SeccompFilter {
     }
 }
 
-/// Compiles the filter of a hypervisor within that of [`compile_runtime`]: nothing of mounts, namespaces and other processes.
-pub fn compile_hypervisor() -> SeccompFilter {
+/// What a hypervisor has no path to, and is given where it opens it ([`NotifyListener::supply`]).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HypervisorSupply {
+    /// The file of its memory: what it opens for reading and writing. It punches no holes then, which it is told it did.
+    pub memory: bool,
+    /// KVM's device: what it opens for both and for itself alone (`O_CLOEXEC`).
+    pub device: bool,
+}
+
+impl HypervisorSupply {
+    /// A word for it.
+    pub fn word(self) -> &'static str {
+        match (self.memory, self.device) {
+            (false, false) => "nothing",
+            (true, false) => "memory",
+            (false, true) => "device",
+            (true, true) => "memory-and-device",
+        }
+    }
+
+    /// What is meant by such a word.
+    pub fn parse(word: &str) -> Option<Self> {
+        let every = [false, true].map(|memory| [false, true].map(|device| Self { memory, device }));
+        every.into_iter().flatten().find(|supply| supply.word() == word)
+    }
+}
+
+/// Compiles the filter of a hypervisor within that of [`compile_runtime`]: nothing of mounts, namespaces and other processes, and
+/// a listener for what it is supplied with.
+pub fn compile_hypervisor(supplied: HypervisorSupply) -> SeccompFilter {
     SeccompFilter {
-        program: runtime::hypervisor_program(),
-        asks: false,
+        program: runtime::hypervisor_program(supplied),
+        asks: supplied != HypervisorSupply::default(),
     }
 }
 
@@ -110,15 +138,6 @@ pub fn compile_worker() -> SeccompFilter {
     SeccompFilter {
         program: worker::program(),
         asks: false,
-    }
-}
-
-/// As [`compile_hypervisor`], for one whose memory is a file that it has no path to: its carrier gives it that
-/// ([`NotifyListener::supply`]) where it opens a file for reading and writing, and it punches no holes, which it is told it did.
-pub fn compile_hypervisor_of_file() -> SeccompFilter {
-    SeccompFilter {
-        program: runtime::hypervisor_of_file_program(),
-        asks: true,
     }
 }
 

@@ -128,7 +128,7 @@ impl NotifyListener {
         }
     }
 
-    /// Answers a call of [`super::compile_hypervisor_of_file`] with a copy of `descriptor`, which stays open when the program
+    /// Answers a call of [`super::compile_hypervisor`] with a copy of `descriptor`, which stays open when the program
     /// becomes another.
     ///
     /// # Errors
@@ -300,6 +300,15 @@ impl CallNotification {
     /// Whether the call makes a process or a thread, which the supervisor is to admit.
     pub fn forks(&self) -> bool {
         matches!(self.switched(), Some(CallRule::Admit))
+    }
+
+    /// Whether a hypervisor opens what is its own alone (`O_CLOEXEC`), as it does a device, and not the file of its memory.
+    pub fn opens_device(&self) -> bool {
+        let flags = match i64::from(self.number) == libc::SYS_openat {
+            true => self.args[2],
+            false => self.args[1],
+        };
+        flags & u64::from(libc::O_CLOEXEC.cast_unsigned()) != 0
     }
 
     /// How many bytes the call reserves that can be written, if it is one of which the filter tells because of that.

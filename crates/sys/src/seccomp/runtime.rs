@@ -5,6 +5,7 @@
 
 use libc::{ENOSYS, sock_filter};
 
+use super::HypervisorSupply;
 use super::rule::{ArgumentTest, ArgumentWord, CallRefusal, CallRule, number_of};
 
 static ALLOW: CallRule = CallRule::Allow;
@@ -100,25 +101,34 @@ static HYPERVISOR_REFUSED: &[libc::c_long] = &[
 ];
 
 // openat(directory, path, flags): exactly for reading and writing, which is how QEMU opens the file of its memory
-// (`file_ram_open`, softmmu/physmem.c), whatever it does with it; and nothing else in its house.
+// (`file_ram_open`, softmmu/physmem.c), whatever it does with it; exactly that and O_CLOEXEC, which is how it opens KVM's device
+// (`kvm_init`, accel/kvm/kvm-all.c); and nothing else in its house.
 static SUPPLY: CallRule = CallRule::Supply;
-static OPEN_MEMORY: CallRule = for_both(2);
-const fn for_both(flags: u8) -> CallRule {
+const fn opened_for_both(flags: u8, alone: bool, otherwise: &'static CallRule) -> CallRule {
     CallRule::When {
         word: ArgumentWord::Low(flags),
         mask: !0x2_8000, // O_LARGEFILE, which some C libraries set, and O_NOFOLLOW: one or the other by architecture
-        test: ArgumentTest::Equals(2), // O_RDWR
+        test: ArgumentTest::Equals(if alone { 0x8_0002 } else { 2 }), // O_RDWR, and O_CLOEXEC
         then: &SUPPLY,
-        otherwise: &ALLOW,
+        otherwise,
     }
 }
+/// By which call files are opened, and the rules of what is supplied: memory, the device, both.
+type OpenRules = (libc::c_long, &'static CallRule, &'static CallRule, &'static CallRule);
+static MEMORY: CallRule = opened_for_both(2, false, &ALLOW);
+static DEVICE: CallRule = opened_for_both(2, true, &ALLOW);
+static BOTH: CallRule = opened_for_both(2, false, &DEVICE);
 /// open(path, flags), where there is one: what musl opens files with.
 #[cfg(target_arch = "x86_64")]
-static OLD_OPEN: Option<(libc::c_long, &CallRule)> = Some((libc::SYS_open, &OPEN_BY_PATH));
+static OLD_OPEN: Option<OpenRules> = Some((libc::SYS_open, &OLD_MEMORY, &OLD_DEVICE, &OLD_BOTH));
 #[cfg(target_arch = "x86_64")]
-static OPEN_BY_PATH: CallRule = for_both(1);
+static OLD_MEMORY: CallRule = opened_for_both(1, false, &ALLOW);
+#[cfg(target_arch = "x86_64")]
+static OLD_DEVICE: CallRule = opened_for_both(1, true, &ALLOW);
+#[cfg(target_arch = "x86_64")]
+static OLD_BOTH: CallRule = opened_for_both(1, false, &OLD_DEVICE);
 #[cfg(not(target_arch = "x86_64"))]
-static OLD_OPEN: Option<(libc::c_long, &CallRule)> = None;
+static OLD_OPEN: Option<OpenRules> = None;
 /// A file that others map as well keeps what is in it. The hypervisor drops its own copy of the page then (madvise(2)),
 /// and does not where this fails.
 static TAKEN_FOR_DONE: CallRule = CallRule::Refuse(CallRefusal {
@@ -131,14 +141,16 @@ pub(super) fn program() -> Vec<sock_filter> {
     refusing(&[], &[])
 }
 
-pub(super) fn hypervisor_program() -> Vec<sock_filter> {
-    refusing(HYPERVISOR_REFUSED, &[])
-}
-
-pub(super) fn hypervisor_of_file_program() -> Vec<sock_filter> {
-    let opens = [Some((libc::SYS_openat, &OPEN_MEMORY)), OLD_OPEN];
-    let mut rules: Vec<_> = opens.into_iter().flatten().collect();
-    rules.push((libc::SYS_fallocate, &TAKEN_FOR_DONE));
+pub(super) fn hypervisor_program(supplied: HypervisorSupply) -> Vec<sock_filter> {
+    let opens = [Some((libc::SYS_openat, &MEMORY, &DEVICE, &BOTH)), OLD_OPEN];
+    let rule_of = |(number, memory, device, both): OpenRules| match (supplied.memory, supplied.device) {
+        (false, false) => None,
+        (true, false) => Some((number, memory)),
+        (false, true) => Some((number, device)),
+        (true, true) => Some((number, both)),
+    };
+    let mut rules: Vec<_> = opens.into_iter().flatten().filter_map(rule_of).collect();
+    rules.extend(supplied.memory.then_some((libc::SYS_fallocate, &TAKEN_FOR_DONE)));
     refusing(HYPERVISOR_REFUSED, &rules)
 }
 

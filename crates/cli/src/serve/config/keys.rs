@@ -74,6 +74,8 @@ tables! {
         runtime: String = "the first of `runsc`, `crun`, `runc` in `PATH`",
         /// The hypervisor of level `microvm`, by its name or its path.
         hypervisor: String = "`qemu-system-x86_64` in `PATH`",
+        /// How machines of level `microvm` execute instructions: `kvm` or `tcg`.
+        acceleration: String = "`tcg`",
         /// The guest's kernel of level `microvm`: a file, or a directory with `boot` and `lib/modules`.
         vm_kernel: String = "what `offleash vm kernel` finds",
         /// The weakest level at which sandboxes are made.

@@ -60,7 +60,11 @@ fn a_hypervisor_is_supplied_with_the_file_that_it_opens_for_both_and_punches_no_
     let path = directory.path().join("memory");
     std::fs::write(&path, "template").unwrap();
     let given = std::fs::File::open(&path).unwrap();
-    let (listener, program) = supervised_by(crate::seccomp::compile_hypervisor_of_file(), || {
+    let supplied = crate::seccomp::HypervisorSupply {
+        memory: true,
+        device: false,
+    };
+    let (listener, program) = supervised_by(crate::seccomp::compile_hypervisor(supplied), || {
         let mut opened = rustix::fs::openat(
             rustix::fs::CWD,
             "/not/there",
@@ -88,6 +92,47 @@ fn a_hypervisor_is_supplied_with_the_file_that_it_opens_for_both_and_punches_no_
     assert_eq!(punched, Ok(()));
     assert_eq!(other, Err(rustix::io::Errno::NOENT));
     assert_eq!(std::fs::read(&path).unwrap(), b"template");
+}
+
+#[test]
+fn a_hypervisor_is_supplied_with_a_device_that_it_opens_for_itself() {
+    use std::os::fd::AsFd as _;
+
+    use rustix::fs::{CWD, Mode, OFlags, openat};
+    let [memory, device] = ["memory", "device"].map(|text| {
+        let file = tempfile::tempfile().unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, text.as_bytes(), 0).unwrap();
+        file
+    });
+    let supplied = crate::seccomp::HypervisorSupply {
+        memory: true,
+        device: true,
+    };
+    let (listener, program) = supervised_by(crate::seccomp::compile_hypervisor(supplied), || {
+        [OFlags::RDWR | OFlags::CLOEXEC, OFlags::RDWR].map(|flags| {
+            let opened = std::fs::File::from(openat(CWD, "/not/there", flags, Mode::empty()).unwrap());
+            let mut text = [0; 6];
+            std::os::unix::fs::FileExt::read_exact_at(&opened, &mut text, 0).unwrap();
+            text
+        })
+    });
+    let first = next(&listener);
+    assert!(first.opens_device());
+    listener.supply(&first, device.as_fd()).unwrap();
+    let second = next(&listener);
+    assert!(!second.opens_device());
+    listener.supply(&second, memory.as_fd()).unwrap();
+    assert_eq!(program.join().unwrap(), [*b"device", *b"memory"]);
+}
+
+#[test]
+fn what_a_hypervisor_is_supplied_with_has_a_word_each() {
+    use crate::seccomp::HypervisorSupply;
+    for (memory, device) in [(false, false), (true, false), (false, true), (true, true)] {
+        let supply = HypervisorSupply { memory, device };
+        assert_eq!(HypervisorSupply::parse(supply.word()), Some(supply));
+    }
+    assert_eq!(HypervisorSupply::parse("memory-"), None);
 }
 
 const NOTIFY: FilterOptions = FilterOptions {
