@@ -23,7 +23,7 @@ struct Sdk {
 
 /// Servers have been broken by what changed between releases, so old ones are tried as well: those that still make and
 /// connect to sandboxes by the first version of these calls.
-const SDKS: [Sdk; 10] = [
+const SDKS: [Sdk; 11] = [
     Sdk {
         name: "python",
         packages: &["e2b"],
@@ -53,6 +53,12 @@ const SDKS: [Sdk; 10] = [
         name: "javascript_code_interpreter",
         packages: &["@e2b/code-interpreter@latest"],
         inside: "node_modules/@e2b/code-interpreter",
+    },
+    // What our own library for Python is made on.
+    Sdk {
+        name: "httpx-0.28.1",
+        packages: &["httpx==0.28.1"],
+        inside: "httpx",
     },
     // The official client of the Model Context Protocol.
     Sdk {

@@ -46,6 +46,8 @@ mod kits;
 mod languages;
 #[path = "images/layout.rs"]
 mod layout;
+#[path = "e2b/libraries.rs"]
+mod libraries;
 #[path = "e2b/loads.rs"]
 mod loads;
 #[path = "e2b/packages.rs"]

@@ -39,13 +39,14 @@ const TESTS_OF_THE_WORKSPACE: [&str; 3] = ["documents", "drivers", "invariants"]
 
 /// Tests of what is said over HTTP, whoever runs the server: other releases of SDKs, other doors, other amounts. The newest SDKs
 /// do all that they can for this user too. A shell that is simulated reads scripts alike for everybody.
-const TESTS_OF_WORDS: [&str; 10] = [
+const TESTS_OF_WORDS: [&str; 11] = [
     "cli/api::dashboard::browser_",
     "cli/e2b::agents::",
     "cli/e2b::cells::",
     "cli/e2b::encrypted::",
     "cli/e2b::gateways::",
     "cli/e2b::languages::an_older_",
+    "cli/e2b::libraries::the_javascript_",
     "cli/e2b::languages::the_code_interpreter_sdk_runs_cells",
     "cli/e2b::packages::",
     "cli/traces::",

@@ -215,7 +215,7 @@ fn spawn(site: &Site, config: &Path) -> (Child, &'static str, SocketAddr) {
 
 /// The processes that have something below `root` open: the server, and the supervisors of its sandboxes. What is inside of
 /// sandboxes dies with its supervisor.
-fn processes_of(root: &Path) -> Vec<u32> {
+pub(crate) fn processes_of(root: &Path) -> Vec<u32> {
     let numbers = names_in(Path::new("/proc"))
         .into_iter()
         .filter_map(|name| name.parse().ok());
@@ -238,7 +238,7 @@ fn has_open(pid: u32, root: &Path) -> bool {
 }
 
 /// Kills every process of a server, again until there are none.
-fn sweep(root: &Path) {
+pub(crate) fn sweep(root: &Path) {
     let deadline = Instant::now() + TIMEOUT;
     loop {
         let found = processes_of(root);

@@ -1,0 +1,31 @@
+"""Questions about calls of tools that wait for a person."""
+
+from __future__ import annotations
+
+from typing import Any, List, Union
+
+from .._models import Approval
+from .._requests import segment
+from .api import open_api
+
+
+async def list(**connection: Any) -> List[Approval]:
+    """Those that wait: of the caller's sandboxes, one of each at most."""
+    answer = await (await open_api(**connection)).ask("GET", "/v1/approvals")
+    return [Approval.of(approval) for approval in answer["approvals"]]
+
+
+async def approve(approval: Union[Approval, str], scope: str = "once", **connection: Any) -> None:
+    """Allows the call (`once`), or the tool for its sandbox within its grant (`sandbox`)."""
+    api = await open_api(**connection)
+    await api.ask("POST", f"/v1/approvals/{segment(_id(approval))}/approve", {"scope": scope})
+
+
+async def deny(approval: Union[Approval, str], **connection: Any) -> None:
+    """Refuses the call, and later ones of the sandbox with the same parameters."""
+    api = await open_api(**connection)
+    await api.ask("POST", f"/v1/approvals/{segment(_id(approval))}/deny", {})
+
+
+def _id(approval: Union[Approval, str]) -> str:
+    return approval.id if isinstance(approval, Approval) else approval

@@ -1,0 +1,73 @@
+"""Which server is asked, and what it is shown."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, Optional
+
+from . import _daemon
+from ._errors import InvalidArgumentException
+
+#: How long a request may take, seconds.
+REQUEST_TIMEOUT = 60.0
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A server: by its address and a key, or by the socket at which it serves its owner."""
+
+    url: Optional[str] = None
+    api_key: Optional[str] = None
+    socket: Optional[str] = None
+    #: Whether it is the server that this library starts, which is started again when it has ended.
+    private: bool = False
+    request_timeout: float = REQUEST_TIMEOUT
+
+    @property
+    def base_url(self) -> str:
+        """What paths are put behind."""
+        return self.url or "http://localhost"
+
+    @property
+    def headers(self) -> Dict[str, str]:
+        """What every request has."""
+        return {"X-API-KEY": self.api_key} if self.api_key else {}
+
+
+@dataclass(frozen=True)
+class ServerAddress:
+    """Where the ports of a server's sandboxes are reached."""
+
+    #: What host names of ports end with.
+    domain: str
+    #: The server's address.
+    url: str
+
+
+#: Those that are known. A server that is started again is at another port.
+addresses: Dict[Connection, ServerAddress] = {}
+
+
+def resolve(
+    url: Optional[str] = None, api_key: Optional[str] = None, request_timeout: Optional[float] = None
+) -> Connection:
+    """The server that is named, by arguments or OFFLEASH_URL; else one of this user that runs; else one of its own.
+
+    `unix:PATH` is a server's socket, `api.sock` in its state directory.
+    """
+    url = url or os.environ.get("OFFLEASH_URL") or None
+    timeout = REQUEST_TIMEOUT if request_timeout is None else request_timeout
+    if url is None:
+        usual = _daemon.usual_state() / "api.sock"
+        private = not _daemon.answers(usual)
+        path = _daemon.ensure() if private else usual
+        return Connection(socket=_daemon.short_path(path), private=private, request_timeout=timeout)
+    if url.startswith("unix:"):
+        path = Path(url[len("unix:") :])
+        return Connection(socket=_daemon.short_path(path), request_timeout=timeout)
+    if not url.startswith(("http://", "https://")):
+        raise InvalidArgumentException(f"`{url}` is no address of a server", hint="as in `http://127.0.0.1:3000`")
+    key = api_key or os.environ.get("OFFLEASH_API_KEY") or None
+    return Connection(url=url.rstrip("/"), api_key=key, request_timeout=timeout)

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Runs the tests of integrations, each with the released packages of its framework; prints what passed.
+
+    python3 integrations/run.py [NAME…]
+
+OFFLEASH_BINARY names the program, which is in PATH otherwise. Packages are installed once below `target/integrations`;
+`--fresh` installs them anew. What cannot be installed is skipped.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "integrations"
+#: How long installing, and a test, may take, seconds.
+INSTALL_TIMEOUT = 600
+TEST_TIMEOUT = 600
+
+
+def installed_python(name, place):
+    packages = (HERE / name / "packages.txt").read_text().split()
+    python = place / "bin" / "python"
+    if not python.exists():
+        # With the pip that is here, which is made once.
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True, timeout=INSTALL_TIMEOUT)
+        pip = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--disable-pip-version-check", "--no-compile"]
+        subprocess.run([*pip, "httpx>=0.24", *packages], check=True, timeout=INSTALL_TIMEOUT)
+    return python
+
+
+def installed_javascript(name, place):
+    if not (place / "node_modules").exists():
+        place.mkdir(parents=True, exist_ok=True)
+        npm = ["npm", "install", "--loglevel=error", "--no-audit", "--no-fund", "--ignore-scripts", "--no-package-lock"]
+        packages = [word for word in ("ai", "bash-tool") if (HERE / name / "package.json").read_text().find(word) >= 0]
+        subprocess.run([*npm, "--prefix", place, *packages], check=True, timeout=INSTALL_TIMEOUT)
+        (place / "node_modules" / "offleash").symlink_to(ROOT / "clients" / "javascript")
+    for file in (HERE / name).glob("*.js*"):
+        shutil.copy(file, place)
+    return place
+
+
+def prepared(name):
+    """What runs each test of an integration, or why its packages are not there."""
+    place = TARGET / name
+    if "--fresh" in sys.argv:
+        shutil.rmtree(place, ignore_errors=True)
+    try:
+        if (HERE / name / "package.json").exists():
+            return [["node", installed_javascript(name, place) / "test.js"]]
+        python = installed_python(name, place)
+        return [[python, "-s", test] for test in sorted((HERE / name).glob("test*.py"))]
+    except (subprocess.SubprocessError, OSError) as error:
+        shutil.rmtree(place, ignore_errors=True)
+        return error
+
+
+def tested(label, command, environment):
+    """Whether a test is good; says so."""
+    began = time.monotonic()
+    try:
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TEST_TIMEOUT)
+        good, said = ended.returncode == 0, ended.stdout + ended.stderr
+    except subprocess.TimeoutExpired as error:
+        good, said = False, f"it did not end within {error.timeout} s"
+    print(f"ok {label} ({time.monotonic() - began:.1f} s)" if good else f"FAILED {label}\n{said}", flush=True)
+    return good
+
+
+#: Ends what tests left, and the server.
+CLEAN = """
+import time
+from offleash import Sandbox, daemon
+socket = daemon.private_state() / "api.sock"
+if daemon.answers(socket):
+    for left in list(Sandbox.list()):
+        Sandbox.kill(left.sandbox_id)
+    daemon.stop()
+    while daemon.answers(socket):
+        time.sleep(0.1)
+"""
+
+
+def main():
+    names = [word for word in sys.argv[1:] if not word.startswith("-")]
+    names = names or sorted({path.parent.name for path in HERE.glob("*/test.*")})
+    failed, python = 0, None
+    with tempfile.TemporaryDirectory(prefix="offleash-") as state:
+        paths = [ROOT / "clients" / "python" / "src", HERE]
+        shared = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "XDG_STATE_HOME": state, "OFFLEASH_STATE": f"{state}/nobody"}
+        for name in names:
+            commands = prepared(name)
+            if isinstance(commands, Exception):
+                print(f"SKIP {name}: its packages are not installed: {commands}", flush=True)
+                continue
+            environment = {**shared, "PYTHONPATH": os.pathsep.join(map(str, [*paths, HERE / name]))}
+            for command in commands:
+                python = command[0] if command[0] != "node" else python
+                failed += not tested(f"{name}/{Path(command[-1]).name}", command, environment)
+        if python is not None:
+            environment = {**shared, "PYTHONPATH": str(paths[0])}
+            subprocess.run([python, "-s", "-c", CLEAN], env=environment, check=False)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
