@@ -5,8 +5,8 @@ import assert from 'node:assert/strict';
 globalThis.document = { addEventListener() {} };
 const folder = process.argv[2];
 const load = (name) => import(`${folder}/${name}`);
-const [dom, inside, plot, create, network, ports, checkpoints, machine] = await Promise.all(
-  ['dom.js', 'inside.js', 'plot.js', 'views/create.js', 'views/network.js', 'views/ports.js', 'views/checkpoints.js', 'views/machine.js'].map(load));
+const [dom, inside, plot, create, network, ports, checkpoints, machine, changes, processes] = await Promise.all(
+  ['dom.js', 'inside.js', 'plot.js', 'views/create.js', 'views/network.js', 'views/ports.js', 'views/checkpoints.js', 'views/machine.js', 'changes.js', 'views/processes.js'].map(load));
 
 // Nothing that is hidden stays hidden, and nothing else changes.
 for (const [given, expected] of [
@@ -57,3 +57,24 @@ assert.deepEqual(made.get(null).map(({ id }) => id), ['a']);
 assert.deepEqual(made.get('a').map(({ id }) => id), ['b', 'c']);
 
 assert.deepEqual(machine.counts('# HELP\noffleash_sandboxes{state="paused"} 3\noffleash_other 4\n'), [['that are paused', '3']]);
+
+// What denies what was reached.
+const policy = { internet: false, allow: ['a.example', 'b.example:8443'], deny: ['192.0.2.9'], public_ports: false };
+assert.deepEqual(network.denial(policy, 'b.example', []), { allow: ['a.example'] });
+assert.deepEqual(network.denial(policy, '192.0.2.1', []), { deny: ['192.0.2.9', '192.0.2.1'] });
+assert.equal(network.denial(policy, 'c.example', []), null);
+assert.equal(network.denial({ ...policy, internet: true }, 'a b\n0.0.0.0/0', []), null);
+const reached = ['c.example', 'd.example', '192.0.2.1', 'a b'].map((host) => ({ host }));
+assert.deepEqual(network.denial({ ...policy, internet: true }, 'c.example', reached),
+  { internet: false, allow: ['a.example', 'b.example:8443', 'd.example'], narrow: true });
+
+// Paths that are no text are named by their bytes.
+assert.equal(changes.pathQuery({ path: 'a b/é&c', path_base64: null }), 'a%20b%2F%C3%A9%26c');
+assert.equal(changes.pathQuery({ path: 'a\ufffd', path_base64: Buffer.from([0x61, 0xff, 0x26]).toString('base64') }), '%61%ff%26');
+
+// Each behind its parent, whatever numbers and parents are told.
+const one = (pid, parent) => ({ pid, parent });
+assert.deepEqual(processes.tree([one(1, 0), one(2, 1), one(3, 1), one(4, 2), one(9, 0)]).map(({ pid, depth }) => [pid, depth]),
+  [[1, 0], [2, 1], [4, 2], [3, 1], [9, 0]]);
+assert.deepEqual(processes.tree([one(5, 77), one(6, 6)]).map(({ pid }) => pid), [5, 6]);
+assert.deepEqual(processes.tree([one(7, 8), one(8, 7)]), []);

@@ -1,11 +1,14 @@
 // The dashboard: login, the frame around the views, and the way from one to another.
 
-import { login, logout, session, whenLost } from './api.js';
+import { login, logout, may, session, whenLost } from './api.js';
 import { field, h, replace, shown } from './dom.js';
 import { stop } from './live.js';
+import { stopQuestions } from './questions.js';
+import { approvalsView, showCount } from './views/approvals.js';
 import { auditView } from './views/audit.js';
 import { keysView } from './views/keys.js';
 import { machineView } from './views/machine.js';
+import { runView, runsView } from './views/runs.js';
 import { sandboxView } from './views/sandbox.js';
 import { sandboxesView } from './views/sandboxes.js';
 import { snapshotsView } from './views/snapshots.js';
@@ -13,7 +16,9 @@ import { templatesView } from './views/templates.js';
 import { volumesView } from './views/volumes.js';
 
 const VIEWS = [
-  { path: 'sandboxes', word: 'Sandboxes', key: 's', view: sandboxesView },
+  { path: 'sandboxes', word: 'Sandboxes', key: 's', view: sandboxesView, one: sandboxView },
+  { path: 'approvals', word: 'Approvals', key: 'p', view: approvalsView, count: showCount },
+  { path: 'runs', word: 'Runs', key: 'r', view: runsView, one: runView, scope: 'admin' },
   { path: 'machine', word: 'Machine', key: 'm', view: machineView },
   { path: 'templates', word: 'Templates', key: 't', view: templatesView },
   { path: 'snapshots', word: 'Snapshots', key: 'n', view: snapshotsView },
@@ -21,6 +26,11 @@ const VIEWS = [
   { path: 'audit', word: 'Audit', key: 'a', view: auditView },
   { path: 'keys', word: 'Keys and quotas', key: 'k', view: keysView },
 ];
+
+/** The views that the key may look at. */
+function views() {
+  return VIEWS.filter(({ scope }) => !scope || may(scope));
+}
 
 const app = document.getElementById('app');
 let ending = null;
@@ -61,6 +71,7 @@ function end() {
 function leave(text) {
   end();
   stop();
+  stopQuestions();
   logout();
   loginView(text);
 }
@@ -100,8 +111,11 @@ function loginView(text = '') {
 }
 
 function frame() {
-  const links = VIEWS.map(({ path, word, key }) => h('li', {},
-    h('a', { href: `#/${path}`, 'data-path': path }, word, h('kbd', { 'aria-hidden': 'true' }, `g ${key}`))));
+  const links = views().map(({ path, word, key, count }) => {
+    const counted = count && h('span', { class: 'count', hidden: true });
+    if (count) count(counted);
+    return h('li', {}, h('a', { href: `#/${path}`, 'data-path': path }, h('span', {}, word, counted && ' ', counted), h('kbd', { 'aria-hidden': 'true' }, `g ${key}`)));
+  });
   const who = session();
   replace(app,
     h('header', { class: 'bar' },
@@ -125,7 +139,7 @@ function route() {
     }
   });
   const [path] = parts;
-  const found = VIEWS.find((one) => one.path === path);
+  const found = views().find((one) => one.path === path);
   if (!found) {
     location.replace('#/sandboxes');
     return;
@@ -146,7 +160,7 @@ function route() {
   replace(main, h('p', { class: 'loading' }, 'Loading…'));
   document.title = `${found.word} · offleash`;
   const [, id, tab] = parts;
-  const made = path === 'sandboxes' && id ? sandboxView(context, id, tab) : found.view(context);
+  const made = id && found.one ? found.one(context, id, tab) : found.view(context);
   const signal = ending.signal;
   Promise.resolve(made).then(
     (element) => {
@@ -167,7 +181,7 @@ function help() {
     h('h2', { id: 'help-title' }, 'Shortcuts'),
     h('dl', { class: 'keys' },
       of('?', 'This list'),
-      VIEWS.map(({ key, word }) => of(`g ${key}`, word)),
+      views().map(({ key, word }) => of(`g ${key}`, word)),
       Object.entries(shortcuts).map(([key, { word }]) => of(key, word)),
       of('Ctrl+Shift+Esc', 'Out of the terminal')),
     h('div', { class: 'actions' }, h('button', { type: 'button', class: 'primary', onclick: () => dialog.close() }, 'Close')));
@@ -183,7 +197,7 @@ document.addEventListener('keydown', (event) => {
   if (typing || event.ctrlKey || event.metaKey || event.altKey || !session()) return;
   if (pending) {
     pending = false;
-    const found = VIEWS.find((one) => one.key === event.key);
+    const found = views().find((one) => one.key === event.key);
     if (found) {
       event.preventDefault();
       location.hash = `#/${found.path}`;

@@ -11,7 +11,7 @@ use offleash_core::error::ErrorKind;
 use offleash_core::spec::{NetworkSpec, RootChoice};
 use offleash_isolation::limits::measure_as_superuser;
 use offleash_isolation::microvm;
-use offleash_planner::base::{self, CopyOrder, SnapshotOrder, SnapshotStep};
+use offleash_planner::base::{self, ChangesAnswer, ChangesOrder, CopyOrder, SnapshotOrder, SnapshotStep};
 use offleash_supervisor::buckets::{SyncVolumeOrder, sync_for_daemon};
 use offleash_supervisor::frames::{self, Message, frame};
 use offleash_supervisor::images::{FetchOrder, fetch};
@@ -41,6 +41,7 @@ pub(crate) fn supervise(mut words: impl Iterator<Item = OsString>) -> ExitCode {
         (Some(SupervisorRole::CopyLayer), None) => alone(copy_layer),
         (Some(SupervisorRole::CopySnapshot), None) => alone(copy_snapshot),
         (Some(SupervisorRole::RemoveLayer), None) => alone(remove_layer),
+        (Some(SupervisorRole::ShowChanges), None) => alone(show_changes),
         (Some(SupervisorRole::MeasureLayer), None) => alone(measure_layer),
         (Some(SupervisorRole::BuildTemplate), None) => alone(template::builder),
         (Some(SupervisorRole::FetchImage), None) => alone(fetch_image),
@@ -182,6 +183,17 @@ fn remove_layer() -> ExitCode {
 fn copy_layer() -> ExitCode {
     match read_order::<CopyOrder>() {
         Ok(order) => exit_code(base::copy(&order, |copied| terminal::answer_and_leave(&frame(copied)?)).is_ok()),
+        Err(failure) => failure.print(),
+    }
+}
+
+/// Shows what was changed in a sandbox. A daemon has it done, for the same reason.
+fn show_changes() -> ExitCode {
+    match read_order::<ChangesOrder>() {
+        Ok(order) => {
+            let told = |answer: &ChangesAnswer| terminal::answer_and_leave(&frame(answer)?);
+            exit_code(base::show_changes(&order, told).is_ok())
+        }
         Err(failure) => failure.print(),
     }
 }

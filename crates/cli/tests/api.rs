@@ -29,6 +29,8 @@ mod floods;
 mod hangups;
 #[path = "api/ids.rs"]
 mod ids;
+#[path = "api/inspection.rs"]
+mod inspection;
 #[path = "api/keys.rs"]
 mod keys;
 #[path = "api/native.rs"]

@@ -4,6 +4,7 @@
 //! it is clear that the caller may ask for it. Deliberately not here: state.
 
 mod builds;
+mod inspection;
 mod sandboxes;
 mod secrets;
 mod snapshots;
@@ -12,19 +13,23 @@ mod tools;
 mod traffic;
 mod volumes;
 
+pub use self::inspection::AuditVerification;
 pub use self::tools::{ApprovalView, ClientCall, ClientCalls};
 
+use std::path::Path;
 use std::sync::Arc;
 
 use offleash_core::level::Level;
 use offleash_supervisor::lifecycle::{find_hypervisor, find_runtime};
 use offleash_supervisor::probe::ProbeReport;
+use tokio::sync::Semaphore;
 
 use crate::admission::AdmissionControl;
 use crate::adoption::SandboxAdoption;
 use crate::built_templates::BuiltTemplates;
 use crate::caller::Caller;
 use crate::carrying::ContextCarrier;
+use crate::changes::ChangeService;
 use crate::config::DaemonConfig;
 use crate::contexts::ContextTable;
 use crate::creating::SandboxCreator;
@@ -67,6 +72,9 @@ use crate::view::SandboxCounts;
 use crate::volumes::VolumeService;
 use crate::zygotes::ZygotePool;
 
+/// How many look at the processes of sandboxes at a time: the kernel may be kept busy by what is looked at.
+const MAX_PROCESS_LOOKS: usize = 8;
+
 /// The daemon of one state directory; clones are the same one. Must be used within an event loop of tokio.
 ///
 /// When the last clone is dropped the daemon ends and its sandboxes go on.
@@ -101,6 +109,9 @@ struct DaemonServices {
     records: SandboxRecords,
     readiness: ReadinessCheck,
     machine: MachineProbe,
+    changes: ChangeService,
+    /// How many look at processes at a time.
+    process_looks: Arc<Semaphore>,
     /// Go on as long as these are held.
     maintenance: Arc<MaintenanceLoop>,
     filler: Arc<PoolFiller>,
@@ -398,6 +409,8 @@ impl DaemonServices {
             records: SandboxRecords::new(core.clone(), config.keep_logs),
             readiness: ReadinessCheck::new(core.clone(), admission),
             machine: MachineProbe::new(core.host.state().path().to_owned()),
+            changes: ChangeService::new(core.host.state().clone(), core.host.program().map(Path::to_owned)),
+            process_looks: Arc::new(Semaphore::new(MAX_PROCESS_LOOKS)),
             sampler: Arc::new(UsageSampler::new(core.clone(), config.sample_every)),
             config,
             core,

@@ -11,6 +11,7 @@ use offleash_supervisor::templates::TemplateError;
 use offleash_sys::spawn::SpawnError;
 use rustix::io::Errno;
 
+use crate::inspection_error::InspectionError;
 use crate::registry::RegistryError;
 
 /// What a key has too many of where no sandbox of it can be put away.
@@ -323,6 +324,9 @@ pub enum DaemonError {
         /// Which call.
         call: u64,
     },
+    /// Something cannot be looked at from outside.
+    #[error(transparent)]
+    Inspection(#[from] InspectionError),
     /// The daemon is ending.
     #[error("the daemon is ending; try again in a moment")]
     Draining,
@@ -465,6 +469,7 @@ impl Explained for DaemonError {
             Self::Templates(source) => source.kind(),
             Self::Images(source) => source.kind(),
             Self::Volume(source) => source.kind(),
+            Self::Inspection(source) => source.kind(),
             Self::Invalid { .. } => ErrorKind::Invalid,
             Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::Unauthorized
@@ -528,6 +533,7 @@ impl Explained for DaemonError {
                 Some("end them first; `offleash ls` lists them, among which those of the warm pool are not".into())
             }
             Self::Volume(source) => source.hint(),
+            Self::Inspection(source) => source.hint(),
             Self::Images(source) => source.hint(),
             Self::Contexts { hint, .. } | Self::ImageFailed { hint, .. } | Self::NotSynchronised { hint, .. } => {
                 hint.clone()

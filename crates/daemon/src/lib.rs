@@ -10,6 +10,7 @@ mod adoption;
 mod built_templates;
 mod caller;
 mod carrying;
+mod changes;
 mod config;
 mod contexts;
 mod copying;
@@ -27,6 +28,7 @@ mod history;
 mod host;
 mod idle;
 mod images;
+mod inspection_error;
 mod jobs;
 mod key_revocation;
 mod keys;
@@ -77,14 +79,18 @@ mod zygotes;
 
 pub use self::caller::{Caller, LOCAL_KEY};
 pub use self::carrying::CarriedContexts;
+pub use self::changes::{
+    AppliedChanges, ApplyOrder, ChangeList, ChangeView, DiffView, KeptRun, MAX_CHANGES, MAX_DIFF, MAX_RUNS,
+};
 pub use self::config::{
     AdmissionConfig, DaemonConfig, ForksConfig, ImageRule, ImagesConfig, PoolConfig, PullMode, SnapshotsConfig,
     TemplatePool, TemplatesConfig, VolumesConfig, ZygotesConfig,
 };
 pub use self::contexts::{SandboxContexts, SandboxProcesses, SandboxStream, is_driver_tag};
-pub use self::daemon::{ApprovalView, ClientCall, ClientCalls, Daemon};
+pub use self::daemon::{ApprovalView, AuditVerification, ClientCall, ClientCalls, Daemon};
 pub use self::error::DaemonError;
 pub use self::forking::{ForkRequest, ForkResults, MAX_FORKS};
+pub use self::inspection_error::InspectionError;
 pub use self::keys::KeyStore;
 pub use self::lifecycle::{
     CHECKPOINT_BEFORE_LABEL, CHECKPOINT_EVERY_LABEL, CHECKPOINT_KEEP_LABEL, IDLE_LABEL, IDLE_MODE_LABEL, Lifecycle,

@@ -23,6 +23,7 @@ use crate::journal::Account;
 use crate::journal_entries::{GatewayLoss, News};
 use crate::policy::Unknown;
 use crate::questions::Questions;
+use crate::reached::ReachedHosts;
 use crate::trust::{Trust, TrustError};
 use crate::upstream::SystemNames;
 use crate::wire::{Order, ReachOrder, SocketCounts, StartOrder};
@@ -114,6 +115,12 @@ impl Gateway {
     pub fn news(&self) -> Vec<News> {
         self.connection.take_in();
         self.connection.journal().news()
+    }
+
+    /// What was reached by connections that have ended.
+    pub fn reached(&self) -> ReachedHosts {
+        self.connection.take_in();
+        self.connection.journal().reached()
     }
 
     /// Replaces what may be reached and what becomes of requests. When this returns, nothing is judged by the old rules any

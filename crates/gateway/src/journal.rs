@@ -10,6 +10,7 @@ use crate::journal_entries::{
     Connection, GatewayLoss, Inbound, JournalEntry, MoreEntries, News, Outcome, Refusal, SecretUse,
 };
 use crate::link::Link;
+use crate::reached::ReachedHosts;
 use crate::wire::Report;
 
 /// How many connections are told one by one; a sandbox can make more than anybody reads.
@@ -280,6 +281,12 @@ impl Journal {
         } else {
             account.more_secrets = account.more_secrets.saturating_add(more);
         }
+    }
+
+    /// What was reached so far, gathered.
+    pub(crate) fn reached(&self) -> ReachedHosts {
+        let account = self.account();
+        ReachedHosts::of(&account.connections, account.more_connections)
     }
 
     /// All that was told, which is told no more.

@@ -7,7 +7,7 @@ use offleash_core::approval::ApprovalAnswer;
 use offleash_core::record::LimitHit;
 
 /// What became of a connection.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Outcome {
     /// It was made.
     Allowed,

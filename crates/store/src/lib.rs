@@ -53,7 +53,10 @@ pub use apply::{
     leads_out_to,
 };
 pub use audit::{AuditError, AuditEvent, AuditLine, AuditLines, AuditLog, BadLine, LogRecovery, VerifyReport};
-pub use change::{ChangeError, ChangeKind, LayerChange, summarize};
+pub use change::{
+    ChangeError, ChangeKind, LayerChange, LayerStack, LayeredChange, LayeredChanges, MAX_LAYER_CHANGES,
+    layered_changes, layered_patch, summarize,
+};
 pub use clock::{rfc3339, rfc3339_now};
 pub use copy::{
     CopyBudget, CopyError, CopyRound, LayerIndex, LayerRefresh, MAX_INDEX, OwnerShift, SharedLayer, copy_contents,

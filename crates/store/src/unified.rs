@@ -39,7 +39,8 @@ pub struct ChangePatch {
 }
 
 /// What a patch holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum DiffForm {
     /// Every changed line.
     Text,

@@ -16,6 +16,7 @@ pub mod lifecycle;
 mod output_tail;
 pub mod prewarmed;
 pub mod probe;
+pub mod process_list;
 pub mod roles;
 pub mod run_client;
 mod sandbox_loop;

@@ -32,6 +32,8 @@ pub enum SupervisorRole {
     CopySnapshot,
     /// Removes what a sandbox left that is gone.
     RemoveLayer,
+    /// Shows what was changed in a sandbox.
+    ShowChanges,
     /// Measures what a sandbox wrote, where its supervisor may not enter all of it.
     MeasureLayer,
     /// Builds a template.
@@ -53,13 +55,14 @@ pub enum SupervisorRole {
 }
 
 impl SupervisorRole {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Sandbox,
         Self::Local,
         Self::Prewarmed,
         Self::CopyLayer,
         Self::CopySnapshot,
         Self::RemoveLayer,
+        Self::ShowChanges,
         Self::MeasureLayer,
         Self::BuildTemplate,
         Self::FetchImage,
@@ -80,6 +83,7 @@ impl SupervisorRole {
             Self::CopyLayer => "copy-layer",
             Self::CopySnapshot => "copy-snapshot",
             Self::RemoveLayer => "remove-layer",
+            Self::ShowChanges => "show-changes",
             Self::MeasureLayer => MEASURE_ROLE,
             Self::BuildTemplate => BUILD_ROLE,
             Self::FetchImage => FETCH_ROLE,

@@ -19,6 +19,7 @@ mod connection;
 mod ends;
 mod executions;
 mod hold;
+mod reached;
 mod reason;
 mod refusals;
 mod replies;

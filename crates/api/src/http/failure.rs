@@ -103,7 +103,8 @@ fn message(error: &DaemonError, is_owner: bool) -> String {
             | DaemonError::NotAllowed { .. }
             | DaemonError::UnknownImage { .. }
             | DaemonError::MissingOrigin { .. }
-            | DaemonError::ImageNotAllowed { .. },
+            | DaemonError::ImageNotAllowed { .. }
+            | DaemonError::Inspection(_),
             Some(hint),
         ) => format!("{error}; {hint}"),
         // What it says of the machine is for its owner.

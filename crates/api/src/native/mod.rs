@@ -1,9 +1,12 @@
 //! The native REST below `/v1`: what the API of E2B lacks. Its routes are in [`crate::routes`].
 
 pub(crate) mod cells;
+pub(crate) mod changes;
 pub(crate) mod contexts;
 pub(crate) mod keys;
 pub(crate) mod overview;
+pub(crate) mod processes;
+pub(crate) mod reached;
 pub(crate) mod run;
 pub(crate) mod sandboxes;
 pub(crate) mod server;
@@ -14,8 +17,12 @@ pub(crate) mod tools;
 pub(crate) mod volumes;
 
 pub(crate) use self::cells::{CellEvent, NewCell, NewDefaultCell};
+pub(crate) use self::changes::{AppliedAnswer, ApplyBody, ChangesAnswer, DiffAnswer, DiscardBody, RunList};
 pub(crate) use self::contexts::{ContextAnswer, ContextList, NewContext};
 pub(crate) use self::overview::{MachineAnswer, OverviewAnswer};
+pub(crate) use self::processes::{ProcessesAnswer, SignalBody};
+pub(crate) use self::reached::ReachedAnswer;
+pub(crate) use self::server::AuditVerificationAnswer;
 pub(crate) use self::shapes::{
     AuditAnswer, ForkList, KeyList, MadeKey, NameAnswer, NewCommand, NewForks, NewKey, NewPolicy, NewRun, NewSandbox,
     PauseBody, PolicyAnswer, RefusalAnswer, ResumeBody, RunResult, SandboxAnswer, SandboxList, SandboxUsage,

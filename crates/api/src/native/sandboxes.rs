@@ -121,12 +121,6 @@ pub(crate) fn get_policy(asked: &ApiRequest<'_>, given: &str) -> Result<Response
     Ok(answer::json(StatusCode::OK, &shown(asked, given)?.policy))
 }
 
-/// What nobody answers yet; that the sandbox is not there comes first.
-pub(crate) fn workspace(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
-    shown(asked, given)?;
-    Err(ApiRefusal::unsupported("workspaces of the host are"))
-}
-
 /// What a name stands for.
 pub(crate) async fn called(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
     let ended = query::flag(&query::pairs(asked.query()), "ended")?;

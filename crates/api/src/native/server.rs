@@ -2,6 +2,8 @@
 
 use http::{Response, StatusCode};
 use offleash_daemon::ENVD_VERSION;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::shapes::{AuditAnswer, UsageAnswer, VersionAnswer};
 use crate::control::ApiRequest;
@@ -17,6 +19,35 @@ pub(crate) fn version(asked: &ApiRequest<'_>) -> Response<Body> {
         url: asked.control.address().url.clone(),
     };
     answer::json(StatusCode::OK, &version)
+}
+
+/// Whether the audit log of the machine is as it was written.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "AuditVerification")]
+pub(crate) struct AuditVerificationAnswer {
+    /// Whether no line is bad.
+    unbroken: bool,
+    /// Lines in it.
+    lines: u64,
+    /// Lines that a crash cut short, each vouched for by a later one.
+    torn: u64,
+    /// The first line that cannot be trusted, from 1; nothing after it can. `null` if there is none.
+    first_bad: Option<u64>,
+    /// What is wrong with that.
+    why: Option<String>,
+}
+
+pub(crate) async fn verify_audit(asked: &ApiRequest<'_>) -> Result<Response<Body>, ApiRefusal> {
+    let verified = asked.daemon().verify_audit(&asked.caller).await;
+    let verified = verified.map_err(|error| asked.refused(&error))?;
+    let told = AuditVerificationAnswer {
+        unbroken: verified.first_bad.is_none(),
+        lines: verified.lines,
+        torn: verified.torn,
+        first_bad: verified.first_bad.as_ref().map(|(line, _)| *line),
+        why: verified.first_bad.map(|(_, why)| why),
+    };
+    Ok(answer::json(StatusCode::OK, &told))
 }
 
 /// How many events a page has at most, and usually.

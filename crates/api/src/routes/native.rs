@@ -8,13 +8,14 @@ use super::{ADMIN, CREATE, READ, RouteEntry, RouteHandler, at_once, document, ro
 use crate::cells::MAX_CELL_BODY;
 use crate::http::json::MAX_BODY;
 use crate::native::{
-    ApprovalList, Approve, AuditAnswer, BuiltTemplateAnswer, BuiltTemplateList, CallAnswer, CallEvent, CellEvent,
-    CheckpointList, ContextAnswer, ContextList, Deny, ForkList, KeyList, MachineAnswer, MadeKey, NameAnswer, NewCell,
-    NewCheckpoint, NewCommand, NewContext, NewDefaultCell, NewForks, NewImport, NewKey, NewPolicy, NewRun, NewSandbox,
-    NewSnapshot, NewVolume, OverviewAnswer, PauseBody, PolicyAnswer, RestoreBody, ResumeBody, RunResult, SandboxAnswer,
-    SandboxList, SandboxUsage, SnapshotAnswer, SnapshotList, SyncAnswer, SyncBody, UsageAnswer, VersionAnswer,
-    VolumeAnswer, VolumeList, cells, contexts, keys, overview, run, sandboxes, server, snapshots, templates, tools,
-    volumes,
+    AppliedAnswer, ApplyBody, ApprovalList, Approve, AuditAnswer, AuditVerificationAnswer, BuiltTemplateAnswer,
+    BuiltTemplateList, CallAnswer, CallEvent, CellEvent, ChangesAnswer, CheckpointList, ContextAnswer, ContextList,
+    Deny, DiffAnswer, DiscardBody, ForkList, KeyList, MachineAnswer, MadeKey, NameAnswer, NewCell, NewCheckpoint,
+    NewCommand, NewContext, NewDefaultCell, NewForks, NewImport, NewKey, NewPolicy, NewRun, NewSandbox, NewSnapshot,
+    NewVolume, OverviewAnswer, PauseBody, PolicyAnswer, ProcessesAnswer, ReachedAnswer, RestoreBody, ResumeBody,
+    RunList, RunResult, SandboxAnswer, SandboxList, SandboxUsage, SignalBody, SnapshotAnswer, SnapshotList, SyncAnswer,
+    SyncBody, UsageAnswer, VersionAnswer, VolumeAnswer, VolumeList, cells, changes, contexts, keys, overview,
+    processes, reached, run, sandboxes, server, snapshots, templates, tools, volumes,
 };
 
 /// No body is read.
@@ -58,6 +59,15 @@ const AUDIT: QueryDocs = &[
     ("after", "those with a higher number, the oldest first"),
 ];
 
+/// Of a change.
+const CHANGE: QueryDocs = &[(
+    "path",
+    "where, as the list has it; bytes that are no text, percent-encoded",
+)];
+
+/// Of a list of runs.
+const RUNS: QueryDocs = &[("all", "`true`: those that were applied or discarded, too")];
+
 /// Of a name.
 const CALLED: QueryDocs = &[(
     "ended",
@@ -70,7 +80,7 @@ const REVOKE: QueryDocs = &[(
     "`true` has the key's sandboxes ended, too, within seconds; the id may be that of a key that was removed before",
 )];
 
-pub(super) static ROUTES: [RouteEntry; 54] = [
+pub(super) static ROUTES: [RouteEntry; 63] = [
     RouteEntry {
         operation: "OpenApi",
         method: Method::GET,
@@ -235,14 +245,46 @@ pub(super) static ROUTES: [RouteEntry; 54] = [
         "Replaces what a sandbox may reach.",
         Some(answers(204).reads::<NewPolicy>()),
         |call| Box::pin(sandboxes::set_policy(call.asked, call.first(), call.body))),
-    route!("WorkspaceDiff", GET "/v1/sandboxes/{id}/workspace/diff", READ, NO_BODY,
-        "Will show what changed in a workspace of the host; sandboxes of the server have none yet.",
-        Some(answers(501)),
-        |call| at_once(sandboxes::workspace(call.asked, call.first()))),
-    route!("WorkspaceApply", POST "/v1/sandboxes/{id}/workspace/apply", CREATE, NO_BODY,
-        "Will write changes back to a workspace of the host; sandboxes of the server have none yet.",
-        Some(answers(501)),
-        |call| at_once(sandboxes::workspace(call.asked, call.first()))),
+    route!("SandboxChanges", GET "/v1/sandboxes/{id}/changes", CREATE, NO_BODY,
+        "Lists what was changed in a sandbox, running or paused, since it was made, compared with what it was made of.",
+        Some(answers(200).with::<ChangesAnswer>()),
+        |call| Box::pin(changes::of_sandbox(call.asked, call.first()))),
+    route!("SandboxChangeDiff", GET "/v1/sandboxes/{id}/changes/diff", CREATE, NO_BODY,
+        "Shows one of these changes as text.",
+        Some(answers(200).with_query(CHANGE).with::<DiffAnswer>()),
+        |call| Box::pin(changes::diff_of_sandbox(call.asked, call.first()))),
+    route!("SandboxReached", GET "/v1/sandboxes/{id}/reached", READ, NO_BODY,
+        "Says what a running sandbox reached, by connections that have ended.",
+        Some(answers(200).with::<ReachedAnswer>()),
+        |call| Box::pin(reached::reached(call.asked, call.first()))),
+    route!("ListProcesses", GET "/v1/sandboxes/{id}/processes", CREATE, NO_BODY,
+        "Lists the processes in a running sandbox of level `process`, as the kernel shows them outside.",
+        Some(answers(200).with::<ProcessesAnswer>()),
+        |call| Box::pin(processes::list(call.asked, call.first()))),
+    route!("SignalProcess", POST "/v1/sandboxes/{id}/processes/{pid}/signal", CREATE, BODY,
+        "Sends a signal to one of these processes.",
+        Some(answers(204).reads::<SignalBody>()),
+        |call| Box::pin(processes::signal(call.asked, call.segments, call.body))),
+    route!("ListRuns", GET "/v1/runs", ADMIN, NO_BODY,
+        "Lists runs of the server's state directory whose changes are kept, and those that go on.",
+        Some(answers(200).with_query(RUNS).with::<RunList>()),
+        |call| Box::pin(changes::runs(call.asked))),
+    route!("RunChanges", GET "/v1/runs/{run}/changes", ADMIN, NO_BODY,
+        "Lists what a run changed and was not applied, compared with the host as it is now.",
+        Some(answers(200).with::<ChangesAnswer>()),
+        |call| Box::pin(changes::of_run(call.asked, call.first()))),
+    route!("RunChangeDiff", GET "/v1/runs/{run}/changes/diff", ADMIN, NO_BODY,
+        "Shows one of these changes as text.",
+        Some(answers(200).with_query(CHANGE).with::<DiffAnswer>()),
+        |call| Box::pin(changes::diff_of_run(call.asked, call.first()))),
+    route!("ApplyRun", POST "/v1/runs/{run}/apply", ADMIN, BODY,
+        "Writes changes of a run back to the host, all that are asked for or none, as `offleash apply` does.",
+        Some(answers(200).reads::<ApplyBody>().with::<AppliedAnswer>()),
+        |call| Box::pin(changes::apply(call.asked, call.first(), call.body))),
+    route!("DiscardRun", POST "/v1/runs/{run}/discard", ADMIN, BODY,
+        "Drops the changes of a run.",
+        Some(answers(204).reads::<DiscardBody>()),
+        |call| Box::pin(changes::discard(call.asked, call.first(), call.body))),
     route!("Called", GET "/v1/names/{name}", READ, NO_BODY,
         "Says which sandbox a name stands for.",
         Some(answers(200).with_query(CALLED).with::<NameAnswer>()),
@@ -251,6 +293,10 @@ pub(super) static ROUTES: [RouteEntry; 54] = [
         "Says what happened to sandboxes, the newest first unless `after` is given; to everybody's with the scope `admin`.",
         Some(answers(200).with_query(AUDIT).with::<AuditAnswer>()),
         |call| Box::pin(server::audit(call.asked))),
+    route!("VerifyAudit", GET "/v1/audit/verification", ADMIN, NO_BODY,
+        "Says whether the audit log of the server's machine is as it was written, as `offleash audit verify` does.",
+        Some(answers(200).with::<AuditVerificationAnswer>()),
+        |call| Box::pin(server::verify_audit(call.asked))),
     route!("Usage", GET "/v1/usage", READ, NO_BODY,
         "Says how much the caller has, and may have.",
         Some(answers(200).with::<UsageAnswer>()),

@@ -1,7 +1,7 @@
-// What a sandbox may reach, what it was refused by which rule, and rules made of that.
+// What a sandbox may reach, what it reached and was refused by which rule, and rules made of that.
 
 import { get, may, part, put } from '../api.js';
-import { ask, button, clock, field, h, named, notify, replace, table } from '../dom.js';
+import { ask, button, bytes, clock, field, h, named, notify, replace, table } from '../dom.js';
 import { words } from './create.js';
 
 const REFUSED = /^network: `(.+)` was refused: ([\s\S]*)$/;
@@ -17,8 +17,24 @@ export function ruleFor(place) {
   return /^(\*\.)?[A-Za-z0-9._-]+(:[0-9]{1,5})?$/.test(place) || /^\[?[0-9A-Fa-f:.]+\]?(:[0-9]{1,5})?$/.test(place) ? place : null;
 }
 
+function isAddress(host) {
+  return /^[0-9.]+$/.test(host) || host.includes(':');
+}
+
+/** What denies a host that was reached: an address by a rule; a name by no rule that allows it. */
+export function denial(policy, host, reached) {
+  if (!ruleFor(host)) return null;
+  if (isAddress(host)) return { deny: [...policy.deny, host] };
+  const allows = (one) => one === host || one.startsWith(`${host}:`);
+  if (policy.allow.some(allows)) return { allow: policy.allow.filter((one) => !allows(one)) };
+  if (!policy.internet) return null;
+  const others = [...new Set(reached.map((one) => one.host))].filter((one) => one !== host && !isAddress(one) && ruleFor(one));
+  return { internet: false, allow: [...policy.allow, ...others.filter((one) => !policy.allow.includes(one))], narrow: true };
+}
+
 export async function networkTab(context) {
   const listed = h('div');
+  const reachedList = h('div');
   const rules = h('div');
   const change = may('create');
 
@@ -28,10 +44,11 @@ export async function networkTab(context) {
     notify(text);
     drawRules();
     drawRefusals();
+    drawReached();
   }
 
-  async function edit(start) {
-    const { policy } = context.sandbox();
+  async function edit(start, changed = {}) {
+    const policy = { ...context.sandbox().policy, ...changed };
     const internet = h('input', { type: 'checkbox', checked: policy.internet });
     const ports = h('input', { type: 'checkbox', checked: policy.public_ports });
     const allow = h('textarea', { rows: 5, spellcheck: 'false' });
@@ -39,6 +56,7 @@ export async function networkTab(context) {
     allow.value = [...policy.allow, ...(start ? [start] : [])].join('\n');
     deny.value = policy.deny.join('\n');
     const made = await ask('What it may reach', h('div', {},
+      changed.narrow && h('p', {}, 'A name is denied by allowing others alone: here all other names that it reached.'),
       h('div', { class: 'field' }, h('label', {}, internet, ' Every public address')),
       field('Allowed', allow, 'Hosts and networks, one a line; HOST:PORT where not every address may be reached'),
       field('Denied', deny, 'Addresses and networks, one a line'),
@@ -84,11 +102,34 @@ export async function networkTab(context) {
     }), 'Nothing was refused.'));
   }
 
+  async function drawReached() {
+    if (context.sandbox().state !== 'running') {
+      replace(reachedList, h('p', { class: 'faint' }, 'What it reached is known while it runs.'));
+      return;
+    }
+    const { hosts, more } = await get(`${context.path}/reached`, { signal: context.signal });
+    const { policy } = context.sandbox();
+    replace(reachedList, table('Reached', ['Last', 'Host', 'Method', 'Sent', 'Received', 'Times', 'Rule', ''], hosts.map((one) => {
+      const changed = denial(policy, one.host, hosts);
+      return [
+        clock(one.last),
+        [named(`${one.host}:${one.port}`), one.failure && h('div', { class: 'faint' }, named(one.failure))],
+        one.methods.join(', '),
+        bytes(one.sent), bytes(one.received), one.times,
+        one.rule ? named(one.rule) : 'every public address',
+        change && changed && button('Deny', () => edit(null, changed), { class: 'small', 'aria-label': `Deny ${one.host}` }),
+      ];
+    }), 'No connection has ended yet.'),
+    more > 0 && h('p', { class: 'faint' }, `${more} connections more are not told.`));
+  }
+
   drawRules();
-  await drawRefusals();
+  await Promise.all([drawReached(), drawRefusals()]);
   return [
     h('div', { class: 'tools' }, h('h2', { class: 'grow' }, 'Rules'), change && button('Change', () => edit())),
     rules,
+    h('div', { class: 'tools' }, h('h2', { class: 'grow' }, 'Reached'), button('Look again', drawReached, { 'aria-label': 'Look again what was reached' })),
+    reachedList,
     h('div', { class: 'tools' }, h('h2', { class: 'grow' }, 'Refused'), button('Look again', drawRefusals)),
     listed,
   ];

@@ -5,12 +5,14 @@ import { ask, button, bytes, clock, cut, facts, field, h, named, notify, percent
 import { Inside } from '../inside.js';
 import { MOMENTS, history, refresh, watch } from '../live.js';
 import { plot } from '../plot.js';
+import { changesTab } from './changes.js';
 import { checkpointsTab } from './checkpoints.js';
 import { commandsTab } from './commands.js';
 import { filesTab } from './files.js';
 import { logTab } from './log.js';
 import { networkTab } from './network.js';
 import { portsTab } from './ports.js';
+import { processesTab } from './processes.js';
 import { stateBadge } from './sandboxes.js';
 import { terminalTab } from './terminal.js';
 
@@ -19,7 +21,9 @@ const TABS = [
   ['about', 'About', aboutTab],
   ['terminal', 'Terminal', terminalTab, 'create'],
   ['commands', 'Commands', commandsTab, 'create'],
+  ['processes', 'Processes', processesTab, 'create'],
   ['files', 'Files', filesTab, 'create'],
+  ['changes', 'Changes', changesTab, 'create', 'any'],
   ['ports', 'Ports', portsTab, 'create'],
   ['network', 'Network', networkTab],
   ['checkpoints', 'Checkpoints', checkpointsTab],
@@ -30,7 +34,7 @@ export async function sandboxView(context, id, tab = 'about') {
   const path = `/v1/sandboxes/${part(id)}`;
   let sandbox = await get(path);
   const tabs = TABS.filter(([, , , scope]) => !scope || may(scope));
-  const [chosen, word, view, needs] = tabs.find(([name]) => name === tab) ?? tabs[0];
+  const [chosen, word, view, needs, state] = tabs.find(([name]) => name === tab) ?? tabs[0];
   document.title = `${word} · ${shown(cut(sandbox.metadata['offleash.name'] ?? id, 40))} · offleash`;
   const head = h('div', { class: 'tools' });
   const content = h('div');
@@ -90,7 +94,7 @@ export async function sandboxView(context, id, tab = 'about') {
   drawHead();
   const inside = new Inside(sandbox);
   const given = { ...context, path, again, inside, sandbox: () => sandbox };
-  const sleeps = needs && sandbox.state !== 'running';
+  const sleeps = needs && state !== 'any' && sandbox.state !== 'running';
   Promise.resolve(sleeps ? h('p', {}, 'It is paused: this needs a sandbox that runs.') : view(given)).then(
     (element) => !context.signal.aborted && replace(content, element),
     (error) => replace(content, h('p', { class: 'failure', role: 'alert' }, error.message)));

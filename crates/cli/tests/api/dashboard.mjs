@@ -1,7 +1,7 @@
 // The dashboard in a browser: what a person does, and what a hostile sandbox tries meanwhile.
 //
 // Arguments: what to do (`check` or `pictures`), the server's address, a key, the id of a sandbox with hostile names, a
-// directory. Ends with an error unless all of it is as it should be.
+// directory, the id of a run whose changes are kept. Ends with an error unless all of it is as it should be.
 
 import assert from 'node:assert/strict';
 import { readFileSync, writeFileSync } from 'node:fs';
@@ -12,7 +12,7 @@ import { small } from './small_png.mjs';
 const require = createRequire(import.meta.url);
 const { chromium } = require('playwright-core');
 const axe = readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
-const [what, base, key, hostile, directory] = process.argv.slice(2);
+const [what, base, key, hostile, directory, run] = process.argv.slice(2);
 
 const browser = await chromium.launch({
   executablePath: process.env.CHROMIUM,
@@ -124,6 +124,8 @@ async function check() {
   assert.equal((await waits).suggestedFilename(), 'content.html');
   await page.getByLabel('Files to upload').setInputFiles({ name: 'from-here.txt', mimeType: 'text/plain', buffer: Buffer.from('up') });
   await page.getByRole('button', { name: 'from-here.txt', exact: true }).waitFor();
+  await processes();
+  await changes();
   for (const name of ['Ports', 'Network', 'Checkpoints', 'Log']) {
     await tab(name);
     await page.getByRole('button', { name: 'Pause' }).waitFor();
@@ -136,12 +138,19 @@ async function check() {
   await page.getByRole('button', { name: 'Resume' }).click();
   await page.getByText('running', { exact: true }).waitFor();
 
+  await approvals();
+  await runs();
+  await reached();
+
   for (const name of ['Machine', 'Templates', 'Snapshots', 'Volumes', 'Audit', 'Keys and quotas']) {
     await view(name);
     await heading(name);
     // Snapshots and volumes are tables as templates are.
     if (!['Snapshots', 'Volumes'].includes(name)) await accessible(name);
   }
+  await view('Audit');
+  await page.getByRole('button', { name: 'Verify' }).click();
+  await page.getByText('unbroken', { exact: true }).waitFor();
   await page.emulateMedia({ colorScheme: 'light' });
   await view('Machine');
   await heading('Machine');
@@ -166,6 +175,85 @@ async function check() {
   await page.reload();
   await page.getByLabel('API key').waitFor();
   assert.deepEqual(alarms, []);
+}
+
+/** Processes as a tree, with what they call themselves; one ends by a signal. */
+async function processes() {
+  await tab('Processes');
+  if (await page.getByRole('alert').filter({ hasText: 'not supported' }).count()) return;
+  const row = page.getByRole('row').filter({ hasText: '<img src=x onerror=alert(1)>' }).filter({ hasText: '600' });
+  await row.waitFor();
+  assert.match(await row.textContent(), /\\x1b\[2J<img/);
+  await accessible('processes');
+  await row.getByRole('button').click();
+  await page.getByRole('combobox', { name: 'Signal' }).selectOption('SIGKILL');
+  await page.getByRole('button', { name: 'Send' }).click();
+  await row.waitFor({ state: 'detached' });
+}
+
+/** What was changed in the sandbox, and one of that as a difference. */
+async function changes() {
+  await tab('Changes');
+  await page.getByRole('searchbox', { name: 'Filter by path' }).fill('/home/user');
+  await page.getByText('/home/user/up\\u{202e}fdp.exe').waitFor();
+  await page.getByRole('button', { name: 'Show the difference of /home/user/content.html' }).click();
+  const diff = page.locator('.diff');
+  await diff.waitFor();
+  assert.match(await diff.textContent(), /\+<script>alert\(1\)<\/script>\n\+\\u\{1b\}\]0;x\\u\{7\}\n/);
+  await accessible('changes');
+}
+
+/** A question shows all that it is about; the menu counts, and both are answered. */
+async function approvals() {
+  await page.evaluate(() => document.activeElement?.blur());
+  await page.keyboard.press('g');
+  await page.keyboard.press('p');
+  await heading('Approvals');
+  const question = page.getByRole('region', { name: /^Question/ });
+  await question.waitFor();
+  await page.getByRole('navigation', { name: 'Views' }).getByText('1 wait').waitFor({ state: 'attached' });
+  assert.match(await question.textContent(), /Call of the tool ask.*Denied in.*"to": "<img src=x onerror=alert\(1\)>\\u\{202e\}"/s);
+  await accessible('approvals');
+  await question.getByRole('button', { name: 'Allow once' }).click();
+  await page.getByText('"amount": 2').waitFor();
+  await question.getByRole('button', { name: 'Deny' }).click();
+  await page.getByText('0 questions wait.').waitFor();
+}
+
+/** Changes of a run are seen and written back, one by one. */
+async function runs() {
+  await view('Runs');
+  await page.getByRole('link', { name: run, exact: true }).click();
+  await heading(`Run ${run}`);
+  await page.getByRole('checkbox', { name: 'Choose <img src=x onerror=alert(1)>' }).check();
+  await page.getByRole('button', { name: 'Show the difference of <img src=x onerror=alert(1)>' }).click();
+  await page.locator('.diff').getByText('+<script>alert(1)</script>\\u{1b}[2J').waitFor();
+  await accessible('run');
+  await page.getByRole('button', { name: 'Apply the chosen (1)' }).click();
+  await page.getByRole('button', { name: 'Apply', exact: true }).click();
+  await page.getByText('1 changes are written back.').waitFor();
+  await page.getByRole('checkbox', { name: 'Choose <img src=x onerror=alert(1)>' }).waitFor({ state: 'detached' });
+  await page.getByRole('checkbox', { name: 'Choose kept.txt' }).waitFor();
+  await page.getByText('held back: ').first().waitFor();
+}
+
+/** What was reached stands beside what was refused, and one click makes the rule. */
+async function reached() {
+  const host = '<img src=x onerror=alert(1)>.example';
+  const one = (name, rule) => ({ host: name, port: 443, rule, failure: null, methods: ['GET'], times: 2, sent: 10, received: 2048, last: new Date().toISOString() });
+  await page.route('**/reached', (route) => route.fulfill({ json: { hosts: [one(host, null), one('good.example', null), one('192.0.2.7', null)], more: 3 } }));
+  await page.goto(`${base}/ui/#/sandboxes/${hostile}/network`);
+  await page.getByText(`${host}:443`).waitFor();
+  await accessible('reached');
+  assert.equal(await page.getByRole('button', { name: `Deny ${host}` }).count(), 0);
+  await page.getByRole('button', { name: 'Deny 192.0.2.7' }).click();
+  assert.match(await page.getByLabel('Denied').inputValue(), /^192\.0\.2\.7$/m);
+  await page.getByRole('button', { name: 'Replace' }).click();
+  await page.getByRole('row').filter({ hasText: 'deny' }).filter({ hasText: '192.0.2.7' }).first().waitFor();
+  await page.getByRole('button', { name: 'Deny good.example' }).click();
+  await page.getByText('A name is denied by allowing others alone').waitFor();
+  await page.getByRole('button', { name: 'Cancel' }).click();
+  await page.unroute('**/reached');
 }
 
 function overview(count) {
@@ -200,12 +288,21 @@ async function pictures() {
   await tab('Files');
   await page.getByRole('table').waitFor();
   await take('files');
-  for (const [name, file] of [['Network', 'network'], ['Log', 'log']]) {
+  for (const [name, file] of [['Processes', 'processes'], ['Changes', 'changes'], ['Network', 'network'], ['Log', 'log']]) {
     await tab(name);
     await page.getByRole('table').first().waitFor();
-    await page.waitForTimeout(300);
+    // A figure of CPU takes two looks.
+    await page.waitForTimeout(name === 'Processes' ? 4500 : 300);
     await take(file);
   }
+  await view('Approvals');
+  await page.getByRole('region', { name: /^Question/ }).waitFor();
+  await take('approvals');
+  await view('Runs');
+  await page.getByRole('link', { name: run, exact: true }).click();
+  await page.getByRole('button', { name: 'Show the difference of kept.txt' }).click();
+  await page.locator('.diff').waitFor();
+  await take('run');
   await page.emulateMedia({ colorScheme: 'light' });
   for (const [name, file] of [['Machine', 'machine'], ['Audit', 'audit'], ['Keys and quotas', 'keys']]) {
     await view(name);

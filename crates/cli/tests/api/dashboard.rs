@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::client::ask;
 use crate::server::{QUIET, Server};
-use crate::support::{sdks, skip};
+use crate::support::{Site, id_of, sdks, skip};
 
 /// Where browsers of distributions are.
 const BROWSERS: [&str; 3] = [
@@ -48,6 +48,19 @@ struct Visit {
 }
 
 impl Visit {
+    /// A server with a tool about which a person is asked.
+    fn server() -> Server {
+        let site = Site::sharing_templates();
+        let root = site.root().display().to_string();
+        let policy =
+            "[[tool]]\nname = \"ask\"\ndescription = \"Pays somebody.\"\nprogram = [\"/bin/cat\"]\nask = true\n";
+        std::fs::write(site.root().join("tools.toml"), policy).unwrap();
+        let config = format!(
+            "{QUIET}[sandboxes]\nsample_seconds = 1\ncreate_timeout_seconds = 600\n[tools]\nask_timeout_seconds = 600\npolicy = \"{root}/tools.toml\"\n"
+        );
+        Server::start_on(site, &config, &[])
+    }
+
     /// One that is to do `what`; says why not, if there is no browser here.
     fn prepare(what: &str, directory: &Path) -> Option<Self> {
         let Some(chromium) = BROWSERS.iter().map(PathBuf::from).find(|path| path.exists()) else {
@@ -55,17 +68,24 @@ impl Visit {
             return None;
         };
         let kit = sdks::find("browser-1.65.1", "node_modules/playwright-core")?;
-        let server = Server::start_with(&format!("{QUIET}[sandboxes]\nsample_seconds = 1\n"), &[]);
-        let key = server.key(&["--scope", "admin"]);
-        let body = r#"{"timeout_seconds": 600, "metadata": {"<img src=x onerror=alert(1)>": "\u001b[31m\u202eabc"}}"#;
+        let server = Self::server();
+        let key = server.key(&["--scope", "admin", "--tool-grant", "ask"]);
+        let body = r#"{"timeout_seconds": 600, "tools": {"grants": ["ask"]}, "metadata": {"<img src=x onerror=alert(1)>": "\u001b[31m\u202eabc"}}"#;
         let made = server.ask(&key, "POST /v1/sandboxes", body);
         assert_eq!(made.status, 201, "{made:?}");
         let hostile = made.json()["id"].as_str().unwrap().to_owned();
-        let script = r"cd /home/user && touch '<img src=x onerror=alert(1)>' $'up\u202efdp.exe' $'line\nfeed' \
-            && printf '<script>alert(1)</script>\n\033]0;x\007\n' > content.html";
+        let script = r#"cd /home/user && touch '<img src=x onerror=alert(1)>' $'up\u202efdp.exe' $'line\nfeed' \
+            && printf '<script>alert(1)</script>\n\033]0;x\007\n' > content.html \
+            && (exec -a $'\e[2J<img src=x onerror=alert(1)>' sleep 600 >/dev/null 2>&1 &) \
+            && (sh -c 'for n in 1 2; do ask "{\"to\":\"<img src=x onerror=alert(1)>\u202e\",\"amount\":$n}"; done' >/dev/null 2>&1 &)"#;
         let body = serde_json::json!({ "argv": ["bash", "-c", script], "env": { "LC_ALL": "C.UTF-8" } });
         let ran = server.ask(&key, &format!("POST /v1/sandboxes/{hostile}/run"), &body.to_string());
         assert_eq!(ran.json()["exit_code"], 0, "{ran:?}");
+        // A run whose changes are kept, with names as hostile.
+        server.site.write("kept.txt", "one\n");
+        let script = "echo two >> kept.txt; printf '<script>alert(1)</script>\\033[2J\\n' > '<img src=x onerror=alert(1)>'; \
+                      mkdir -p .git/hooks; echo x > .git/hooks/pre-commit";
+        let run = id_of(&server.site.record(&[], script));
         // What a file imports is looked for from where the file is.
         let place = server.site.root().join("visit");
         std::fs::create_dir(&place).unwrap();
@@ -77,6 +97,7 @@ impl Visit {
             .args([Path::new("dashboard.mjs"), Path::new(what)])
             .args([format!("http://{}", server.address), key, hostile])
             .arg(directory)
+            .arg(run)
             .current_dir(&place)
             .env("CHROMIUM", chromium)
             .env("HOME", &place)

@@ -32,7 +32,7 @@ fn a1_what_is_no_id_names_no_sandbox() {
             format!("DELETE /sandboxes/{id}"),
             format!("GET /sandboxes/{id}/metrics"),
             format!("GET /v1/sandboxes/{id}"),
-            format!("GET /v1/sandboxes/{id}/workspace/diff"),
+            format!("GET /v1/sandboxes/{id}/changes"),
             format!("GET /events/sandboxes/{id}"),
         ] {
             server.ask(&key, &route, "").assert_refused(404);

@@ -65,6 +65,25 @@ fn headers_of_the_rules_are_set_over_tls_and_replaced_while_it_runs() {
     // In the clear, nothing is set, and nothing is refused.
     served.python(&id, &format!("{FETCH}\nfetch({API:?}, tls=False)"));
 
+    let reached = eventually("what was reached to be told", || {
+        let (status, told) = served.ask(&format!("GET /v1/sandboxes/{id}/reached"), &json!({}));
+        assert_eq!(status, 200, "{told}");
+        let is_api = |one: &&Value| one["host"] == API && one["port"] == 443;
+        told["hosts"].as_array().unwrap().iter().find(is_api).cloned()
+    });
+    assert_eq!(reached["methods"], json!(["GET"]), "{reached}");
+    assert!(
+        reached["rule"]
+            .as_str()
+            .is_some_and(|rule| rule.contains("opened.example.net")),
+        "{reached}"
+    );
+    assert!(
+        reached["sent"].as_u64().unwrap() > 0 && reached["received"].as_u64().unwrap() > 0,
+        "{reached}"
+    );
+    assert_eq!(reached["failure"], Value::Null, "{reached}");
+
     served.keep_connection(&id, "kept", &format!("https://{API}/a/kept"));
     served.set_network(&id, &opened(&json!({ API: sets("X-Team", "others") })));
     served.eventually_says(&id, "kept", "cut");

@@ -4,6 +4,7 @@
 //! base/STAMP/root            the root directory: /etc, empty directories, links
 //! base/STAMP/skeleton/NAME   the directories of /usr and the like, and nothing else
 //! scratch/ID                 the layer of a sandbox that is discarded with it
+//! scratch/ID/stacks.json     what it lies over, of a sandbox of the daemon
 //! ```
 //!
 //! The stamp says what of the host it was made from and for whom. A template that another process uses stays; others
@@ -17,6 +18,7 @@ mod layer;
 mod python;
 mod skeleton;
 mod snapshot;
+mod stacks;
 mod stamp;
 
 use std::fs::{self, DirBuilder};
@@ -38,6 +40,9 @@ pub use self::layer::{
     stop_keeping, write_out,
 };
 pub use self::snapshot::{SnapshotOrder, SnapshotStep, make_snapshot, remove_snapshot};
+pub use self::stacks::{
+    ChangesAnswer, ChangesOrder, ListedChange, ListedChanges, MAX_PATCH, ShownPatch, note_stacks, show_changes,
+};
 use crate::base_entries::{BasePart, BaseTemplate};
 use crate::system::ROOT_NAMES;
 

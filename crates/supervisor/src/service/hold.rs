@@ -31,7 +31,7 @@ use crate::lifecycle::making::{
 };
 use crate::tools::ToolsPlace;
 use crate::trusted_socket::listen;
-use offleash_planner::base::{is_copied, is_kept};
+use offleash_planner::base::{is_copied, is_kept, note_stacks};
 
 /// SIGHUP, SIGINT, SIGQUIT and SIGTERM; the last one ends the sandbox, the others are for whoever has a terminal.
 const SIGNALS: [i32; 4] = [1, 2, 3, 15];
@@ -90,7 +90,11 @@ pub fn hold(order: &SupervisorOrder, answered: impl FnOnce(&LaunchAnswer) -> io:
         })
     });
     let held = match made {
-        Ok(held) => held,
+        Ok(held) => {
+            // Without it, what is changed in the sandbox cannot be shown.
+            let _noted = note_stacks(order.state.as_path(), &held.setup.plan);
+            held
+        }
         Err(error) => {
             return answered(&LaunchAnswer::not_made(&error));
         }

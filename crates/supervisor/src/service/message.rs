@@ -111,6 +111,8 @@ pub enum SupervisorRequest {
         /// So many.
         after: u64,
     },
+    /// What was reached; [`SupervisorReply::Reached`].
+    Reached,
 }
 
 impl Dialogue for SupervisorRequest {
@@ -172,6 +174,8 @@ pub enum SupervisorReply {
     Exited(ExitedProcess),
     /// What was refused.
     Refusals(Refusals),
+    /// What was reached.
+    Reached(Reached),
 }
 
 impl Dialogue for SupervisorReply {
@@ -289,6 +293,38 @@ pub struct Refusals {
     pub count: u64,
     /// Those that were asked for, a line each, the newest last; the oldest are missing where there are many.
     pub lines: Vec<String>,
+}
+
+/// What a sandbox reached, by connections that have ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reached {
+    /// Connections of one kind each, the latest first.
+    pub hosts: Vec<ReachedPlace>,
+    /// How many connections there were beyond those.
+    pub more: u64,
+}
+
+/// Connections of one kind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReachedPlace {
+    /// The name, or the address where none was used.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// The rule that decided; none stands for what holds unless a rule says otherwise.
+    pub rule: Option<String>,
+    /// Why there was none, or why it ended, if it was not made and ended as usual.
+    pub failure: Option<String>,
+    /// Methods of the requests on them, where these were seen.
+    pub methods: Vec<String>,
+    /// How many there were.
+    pub times: u64,
+    /// Bytes that the sandbox sent.
+    pub sent: u64,
+    /// Bytes that it received.
+    pub received: u64,
+    /// When the latest was asked for, milliseconds since 1970.
+    pub last_ms: i64,
 }
 
 /// What a sandbox uses.

@@ -18,7 +18,7 @@ use crate::service::executions::{Client, Execution, FedInput, InputFeed};
 use crate::service::message::{
     Hello, INPUT_CHUNK, ProcessInfo, Selector, StartExec, SupervisorFailure, SupervisorReply, SupervisorRequest,
 };
-use crate::service::zygote;
+use crate::service::{reached, zygote};
 use offleash_core::error::with_causes;
 
 /// Most commands at once that were asked for; what they start themselves does not count.
@@ -96,6 +96,10 @@ impl SocketClients {
                     self.refusals.note_strays(held.sandbox.found_no_route());
                 }
                 self.answer(client, &SupervisorReply::Refusals(self.refusals.after(after)));
+            }
+            SupervisorRequest::Reached => {
+                let reached = held.gateway.map(reached::told).unwrap_or_default();
+                self.answer(client, &SupervisorReply::Reached(reached));
             }
         }
         Ok(())
