@@ -72,6 +72,12 @@ const SDKS: [Sdk; 11] = [
         packages: &["playwright-core@1.65.1", "axe-core@4.14.1"],
         inside: "node_modules/playwright-core",
     },
+    // What drives browsers in sandboxes beside that.
+    Sdk {
+        name: "puppeteer-25.16.0",
+        packages: &["puppeteer-core@25.16.0"],
+        inside: "node_modules/puppeteer-core",
+    },
     // A server of S3, for volumes that have a bucket.
     Sdk {
         name: "moto",

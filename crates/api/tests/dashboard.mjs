@@ -5,8 +5,8 @@ import assert from 'node:assert/strict';
 globalThis.document = { addEventListener() {} };
 const folder = process.argv[2];
 const load = (name) => import(`${folder}/${name}`);
-const [dom, inside, plot, create, network, ports, checkpoints, machine, changes, processes] = await Promise.all(
-  ['dom.js', 'inside.js', 'plot.js', 'views/create.js', 'views/network.js', 'views/ports.js', 'views/checkpoints.js', 'views/machine.js', 'changes.js', 'views/processes.js'].map(load));
+const [dom, inside, plot, create, network, ports, checkpoints, machine, changes, processes, browsers] = await Promise.all(
+  ['dom.js', 'inside.js', 'plot.js', 'views/create.js', 'views/network.js', 'views/ports.js', 'views/checkpoints.js', 'views/machine.js', 'changes.js', 'views/processes.js', 'views/browsers.js'].map(load));
 
 // Nothing that is hidden stays hidden, and nothing else changes.
 for (const [given, expected] of [
@@ -55,6 +55,14 @@ assert.equal(ports.listening('').size, 0);
 const made = checkpoints.children([{ id: 'a', parent: 'gone' }, { id: 'b', parent: 'a' }, { id: 'c', parent: 'a' }]);
 assert.deepEqual(made.get(null).map(({ id }) => id), ['a']);
 assert.deepEqual(made.get('a').map(({ id }) => id), ['b', 'c']);
+
+// Where a browser is, is said by the server; that it is at this address is not.
+const token = 'ws://evil.example/_browser/i1?token=t';
+assert.equal(browsers.addressOf(token, { protocol: 'https:', host: 'box.test' }), 'wss://box.test/_browser/i1?token=t');
+assert.equal(browsers.addressOf(token, { protocol: 'http:', host: '127.0.0.1:3000' }), 'ws://127.0.0.1:3000/_browser/i1?token=t');
+assert.equal(browsers.lineOf({ method: 'Network.requestWillBeSent', params: { method: 'GET', url: 'http://a/' } }), 'GET http://a/');
+assert.equal(browsers.lineOf({ method: 'Runtime.consoleAPICalled', params: { type: 'log' } }), 'console.log: ');
+assert.equal(browsers.lineOf({ method: 'other', params: null }), null);
 
 assert.deepEqual(machine.counts('# HELP\noffleash_sandboxes{state="paused"} 3\noffleash_other 4\n'), [['that are paused', '3']]);
 

@@ -6,6 +6,7 @@ import { stop } from './live.js';
 import { stopQuestions } from './questions.js';
 import { approvalsView, showCount } from './views/approvals.js';
 import { auditView } from './views/audit.js';
+import { browsersView } from './views/browsers.js';
 import { keysView } from './views/keys.js';
 import { machineView } from './views/machine.js';
 import { runView, runsView } from './views/runs.js';
@@ -17,6 +18,7 @@ import { volumesView } from './views/volumes.js';
 
 const VIEWS = [
   { path: 'sandboxes', word: 'Sandboxes', key: 's', view: sandboxesView, one: sandboxView },
+  { path: 'browsers', word: 'Browsers', key: 'b', view: browsersView },
   { path: 'approvals', word: 'Approvals', key: 'p', view: approvalsView, count: showCount },
   { path: 'runs', word: 'Runs', key: 'r', view: runsView, one: runView, scope: 'admin' },
   { path: 'machine', word: 'Machine', key: 'm', view: machineView },
@@ -160,7 +162,7 @@ function route() {
   replace(main, h('p', { class: 'loading' }, 'Loading…'));
   document.title = `${found.word} · offleash`;
   const [, id, tab] = parts;
-  const made = id && found.one ? found.one(context, id, tab) : found.view(context);
+  const made = id && found.one ? found.one(context, id, tab) : found.view(context, id);
   const signal = ending.signal;
   Promise.resolve(made).then(
     (element) => {

@@ -12,6 +12,7 @@ use offleash_core::vm::Acceleration;
 use crate::failure::Failure;
 
 mod approvals;
+mod browser;
 mod image;
 mod learn;
 mod limits;
@@ -27,6 +28,7 @@ mod volume;
 mod words;
 
 pub(crate) use approvals::{ApprovalListArgs, ApprovalsArgs, ApprovalsCommand};
+pub(crate) use browser::{BrowserCommand, BrowserCreateArgs, BrowserListArgs};
 pub(crate) use image::{
     ImageCommand, ImageInspectArgs, ImageLoadArgs, ImageLsArgs, ImagePruneArgs, ImagePullArgs, ImageRmArgs,
     ImageSaveArgs, ImageTagArgs, PullArg, RegistryArgs,
@@ -138,6 +140,9 @@ pub(crate) enum Command {
     Checkpoints(CheckpointsArgs),
     /// Put a sandbox of the daemon back to a checkpoint: its processes end, and its files are those of then.
     Restore(RestoreArgs),
+    /// Work with browsers in sandboxes of the daemon, which Playwright, Puppeteer and others drive.
+    #[command(subcommand)]
+    Browser(BrowserCommand),
     /// Print the address at which a port of a sandbox is reached.
     Port(PortArgs),
     /// Say what this machine offers, what is missing, and how to mend it.

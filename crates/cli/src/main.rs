@@ -3,6 +3,7 @@
 mod approvals;
 mod args;
 mod audit;
+mod browser;
 mod bucket;
 mod changes;
 mod doctor;
@@ -131,6 +132,7 @@ fn any() -> ExitCode {
         Command::Checkpoint(checkpoint) => remote::snapshots::checkpoint(&checkpoint, state),
         Command::Checkpoints(checkpoints) => remote::snapshots::checkpoints(&checkpoints, state),
         Command::Restore(restore) => remote::snapshots::restore(&restore, state),
+        Command::Browser(command) => browser::browser(&command, state),
         Command::Port(port) => remote::port(&port, state),
         Command::Doctor(options) => doctor::doctor(&options, state),
         Command::Explain(question) => explain::explain(&question),

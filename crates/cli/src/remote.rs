@@ -339,7 +339,7 @@ fn assignment(flag: &str, text: &str) -> Result<(String, String), Failure> {
     }
 }
 
-fn assignments(flag: &str, texts: &[String]) -> Result<Map<String, Value>, Failure> {
+pub(crate) fn assignments(flag: &str, texts: &[String]) -> Result<Map<String, Value>, Failure> {
     texts
         .iter()
         .map(|text| assignment(flag, text).map(|(name, value)| (name, Value::from(value))))
@@ -347,7 +347,7 @@ fn assignments(flag: &str, texts: &[String]) -> Result<Map<String, Value>, Failu
 }
 
 /// A time in whole seconds, at least one.
-fn seconds(flag: &str, text: &str) -> Result<u64, Failure> {
+pub(crate) fn seconds(flag: &str, text: &str) -> Result<u64, Failure> {
     let time: Millis = text
         .parse()
         .map_err(|error| Failure::new(format!("`{flag} {}` is not a time: {error}", Text::from(text))))?;

@@ -150,6 +150,9 @@ fn request_of(arguments: &TemplateBuildArgs) -> Result<BuildRequest, Failure> {
     };
     let mut recipe = file.recipe;
     add_flags(arguments, &mut recipe)?;
+    if let Some(ready) = arguments.recipe {
+        recipe = recipe.over(ready.recipe());
+    }
     if recipe.is_empty() && name.is_code_interpreter() {
         let usual = Recipe::code_interpreter();
         recipe = Recipe {

@@ -15,6 +15,10 @@ mod support;
 mod addresses;
 #[path = "api/bodies.rs"]
 mod bodies;
+#[path = "api/browsers.rs"]
+mod browsers;
+#[path = "api/chromium.rs"]
+mod chromium;
 #[path = "api/client.rs"]
 mod client;
 #[path = "api/contexts.rs"]

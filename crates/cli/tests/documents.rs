@@ -56,7 +56,7 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 85] = [
+const COMMANDS: [&[&str]; 93] = [
     &[],
     &["run"],
     &["diff"],
@@ -89,6 +89,14 @@ const COMMANDS: [&[&str]; 85] = [
     &["checkpoints"],
     &["restore"],
     &["port"],
+    &["browser"],
+    &["browser", "create"],
+    &["browser", "ls"],
+    &["browser", "url"],
+    &["browser", "release"],
+    &["browser", "logs"],
+    &["browser", "contexts"],
+    &["browser", "forget"],
     &["doctor"],
     &["explain"],
     &["explain", "path"],

@@ -10,9 +10,11 @@ use crate::error::{ErrorKind, Explained};
 
 mod file;
 mod items;
+mod ready;
 
 pub use self::file::{RecipeFile, RecipeKeyDoc, reference};
 pub use self::items::{AptPackage, ItemError, NpmPackage, PipIndex, PipRequirement, PythonModule, split_requirements};
+pub use self::ready::{ReadyRecipe, UnknownRecipe};
 
 /// The name of a template: 1 to 64 characters of `[a-z0-9_-]`, the first a letter or a digit, safe as a file name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]

@@ -79,6 +79,8 @@ pub struct DaemonConfig {
     pub images: ImagesConfig,
     /// Buckets that volumes of callers may have.
     pub volumes: VolumesConfig,
+    /// The browser of sessions, program and arguments; the first that is found if empty.
+    pub browser_command: Vec<String>,
     /// Whoever is told how their builds go on.
     pub build_watcher: Option<Arc<dyn BuildWatcher>>,
 }
@@ -319,6 +321,7 @@ impl Default for DaemonConfig {
             templates: TemplatesConfig::default(),
             images: ImagesConfig::default(),
             volumes: VolumesConfig::default(),
+            browser_command: Vec::new(),
             build_watcher: None,
         }
     }

@@ -16,7 +16,7 @@ use crate::history::{EventNote, who};
 use crate::origin::{HeldOrigin, TemplateOrigin};
 use crate::random;
 use crate::registry::{EventKind, SandboxRow};
-use crate::request::{CreateRequest, NAME_LABEL, OnTimeout};
+use crate::request::{BROWSER_LABEL, CreateRequest, NAME_LABEL, OnTimeout};
 use crate::sandbox_tools::{SandboxTools, ToolsConfig};
 use crate::sandboxes::SandboxClaim;
 use crate::specification::{self, Specification};
@@ -73,6 +73,13 @@ impl CreateSpec {
         }
         if let Some(name) = &request.name {
             request.metadata.insert(NAME_LABEL.to_owned(), name.as_str().to_owned());
+        }
+        if request.metadata.contains_key(BROWSER_LABEL) {
+            let why = format!("label `{BROWSER_LABEL}` is what sessions of browsers are known by");
+            return Err(DaemonError::invalid("metadata", why));
+        }
+        if let Some(session) = &request.browser {
+            request.metadata.insert(BROWSER_LABEL.to_owned(), session.clone());
         }
         request.network.named_by_owner = caller.is_owner();
         let specification = Specification::of(&request, config)?;

@@ -3,6 +3,7 @@
 //! What callers ask of it is in the files beside, each of which passes it on to the service that has to do with it, once
 //! it is clear that the caller may ask for it. Deliberately not here: state.
 
+mod browsers;
 mod builds;
 mod inspection;
 mod sandboxes;
@@ -26,6 +27,7 @@ use tokio::sync::Semaphore;
 
 use crate::admission::AdmissionControl;
 use crate::adoption::SandboxAdoption;
+use crate::browsers::BrowserService;
 use crate::built_templates::BuiltTemplates;
 use crate::caller::Caller;
 use crate::carrying::ContextCarrier;
@@ -106,6 +108,7 @@ struct DaemonServices {
     keeper: Arc<SandboxKeeper>,
     changer: Arc<SandboxChanger>,
     ender: Arc<SandboxEnder>,
+    browsers: Arc<BrowserService>,
     records: SandboxRecords,
     readiness: ReadinessCheck,
     machine: MachineProbe,
@@ -129,6 +132,7 @@ impl Daemon {
         services.maintenance.start();
         services.filler.start();
         services.sampler.start();
+        services.browsers.adopt().await;
         Ok(Self {
             services: Arc::new(services),
         })
@@ -405,6 +409,12 @@ impl DaemonServices {
             Arc::clone(&maker),
             Arc::clone(&ender),
         ));
+        let browsers = Arc::new(BrowserService::new(
+            core.clone(),
+            Arc::clone(&config),
+            Arc::clone(&creator),
+            Arc::clone(&ender),
+        ));
         Self {
             records: SandboxRecords::new(core.clone(), config.keep_logs),
             readiness: ReadinessCheck::new(core.clone(), admission),
@@ -432,6 +442,7 @@ impl DaemonServices {
             keeper,
             changer,
             ender,
+            browsers,
             maintenance,
             filler,
         }

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use crate::inspection_error::InspectionError;
 use crate::registry::RegistryError;
+use crate::session_error::SessionError;
 
 /// What a key has too many of where no sandbox of it can be put away.
 pub(crate) const PUT_AWAY_QUOTA: &str = "sandboxes paused without memory";
@@ -162,6 +163,9 @@ pub enum DaemonError {
         /// The name.
         name: String,
     },
+    /// A session of a browser, or a context of such.
+    #[error(transparent)]
+    Session(#[from] SessionError),
     /// The template is being built, which is done once for all.
     #[error("template `{name}` is being built ({installs}); try again in a moment")]
     TemplateBuilding {
@@ -458,6 +462,7 @@ impl Explained for DaemonError {
             | Self::NotCopied { kind, .. }
             | Self::Contexts { kind, .. }
             | Self::ImageFailed { kind, .. } => *kind,
+            Self::Session(source) => source.kind(),
             Self::Overloaded { .. }
             | Self::Full { .. }
             | Self::Short { .. }
@@ -529,6 +534,7 @@ impl Explained for DaemonError {
             Self::SnapshotUnusable { id, .. } => Some(format!(
                 "make another snapshot of a sandbox that is made now; `offleash snapshot rm {id}` removes this one"
             )),
+            Self::Session(source) => source.hint(),
             Self::TemplateInUse { .. } => {
                 Some("end them first; `offleash ls` lists them, among which those of the warm pool are not".into())
             }

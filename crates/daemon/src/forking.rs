@@ -37,7 +37,7 @@ use crate::lifecycle::LifecycleRequest;
 use crate::making::SandboxMaker;
 use crate::random;
 use crate::registry::Change;
-use crate::request::{CreateRequest, LimitsRequest, NAME_LABEL, NetworkSettings, OnTimeout};
+use crate::request::{BROWSER_LABEL, CreateRequest, LimitsRequest, NAME_LABEL, NetworkSettings, OnTimeout};
 use crate::sandbox_sources::SandboxSources;
 use crate::sandbox_tools::ToolsRequest;
 use crate::sandboxes::{Reservation, SandboxClaim, SandboxEntry};
@@ -221,6 +221,8 @@ impl SandboxForker {
         };
         // A name is one sandbox's.
         row.metadata.remove(NAME_LABEL);
+        // What runs in it is no browser.
+        row.metadata.remove(BROWSER_LABEL);
         Ok(CreateSpec {
             caller: caller.clone(),
             request: CreateRequest {
@@ -244,6 +246,7 @@ impl SandboxForker {
                 },
                 tools: ToolsRequest::default(),
                 idempotency_key: None,
+                browser: None,
             },
             specification: Specification {
                 network,

@@ -7,6 +7,7 @@
 
 mod admission;
 mod adoption;
+mod browsers;
 mod built_templates;
 mod caller;
 mod carrying;
@@ -61,6 +62,7 @@ mod sandbox_tools;
 mod sandboxes;
 mod secret_use;
 mod secrets;
+mod session_error;
 mod snapshots;
 mod specification;
 mod starting;
@@ -77,6 +79,7 @@ mod volume_sync;
 mod volumes;
 mod zygotes;
 
+pub use self::browsers::{BrowserRequest, BrowserSessionView, ContextChoice, SessionStatus};
 pub use self::caller::{Caller, LOCAL_KEY};
 pub use self::carrying::CarriedContexts;
 pub use self::changes::{
@@ -103,10 +106,12 @@ pub use self::readiness::ReadinessObstacle;
 pub use self::records::LogsRequest;
 pub use self::registry::{ApiKey, EventKind, KeyRow, Quota, Scope, Scopes};
 pub use self::request::{
-    ALLOW_PTRACE_LABEL, CreateRequest, EgressProxy, LEVEL_LABEL, LimitsRequest, NAME_LABEL, NetworkSettings, OnTimeout,
+    ALLOW_PTRACE_LABEL, BROWSER_LABEL, CreateRequest, EgressProxy, LEVEL_LABEL, LimitsRequest, NAME_LABEL,
+    NetworkSettings, OnTimeout,
 };
 pub use self::sandbox_tools::{AnsweredTool, TOOLS_LABEL, ToolsConfig, ToolsRequest};
 pub use self::secrets::SecretView;
+pub use self::session_error::SessionError;
 pub use self::snapshots::{ImportRequest, SnapshotFilter, SnapshotPage, SnapshotRequest, SnapshotView};
 pub use self::template_builds::{
     BuildInstructions, BuildLogLine, BuildReason, BuildRequest, BuiltTemplateView, InstructionsBase, MAX_BUILDING,
@@ -118,4 +123,8 @@ pub use self::view::{
     SandboxPage, SandboxView, UsageSample, VisibleState,
 };
 pub use self::volume_mounts::{BucketRequest, SandboxVolume, VolumeMountRequest, VolumeRequest, VolumeView};
+pub use offleash_browser::{
+    BrowserOptions, ContextRecord, EndpointPath, LocaleTag, OwnSandbox, PORT as BROWSER_PORT, PageInfo, TimeZoneName,
+    UserAgent, Viewport,
+};
 pub use offleash_core::log_level::LogLevel;

@@ -45,10 +45,15 @@ pub struct CreateRequest {
     pub tools: ToolsRequest,
     /// A repeated request with the same one, from the same key, answers with the sandbox that is there.
     pub idempotency_key: Option<String>,
+    /// What a session of a browser was asked for, if it is to be one: label [`BROWSER_LABEL`].
+    pub browser: Option<String>,
 }
 
 /// The label that is a sandbox's name. Nobody sets it as a label.
 pub const NAME_LABEL: &str = "offleash.name";
+
+/// The label by which a sandbox is a session of a browser. Nobody sets it as a label.
+pub const BROWSER_LABEL: &str = "offleash.browser";
 
 /// The label by which a sandbox is asked for in which programs may trace and look into each other, as debuggers do: `true`.
 pub const ALLOW_PTRACE_LABEL: &str = "offleash.allow_ptrace";
@@ -149,6 +154,7 @@ impl Default for CreateRequest {
             limits: LimitsRequest::default(),
             tools: ToolsRequest::default(),
             idempotency_key: None,
+            browser: None,
         }
     }
 }

@@ -39,7 +39,8 @@ const TESTS_OF_THE_WORKSPACE: [&str; 3] = ["documents", "drivers", "invariants"]
 
 /// Tests of what is said over HTTP, whoever runs the server: other releases of SDKs, other doors, other amounts. The newest SDKs
 /// do all that they can for this user too. A shell that is simulated reads scripts alike for everybody.
-const TESTS_OF_WORDS: [&str; 11] = [
+const TESTS_OF_WORDS: [&str; 12] = [
+    "cli/api::chromium::puppeteer_",
     "cli/api::dashboard::browser_",
     "cli/e2b::agents::",
     "cli/e2b::cells::",

@@ -103,7 +103,7 @@ const PROGRAMS: [Program; 26] = [
     Program {
         command: "chromium",
         package: "chromium",
-        needed_for: "the dashboard in a browser",
+        needed_for: "the dashboard in a browser, and browsers in sandboxes",
     },
     Program {
         command: "Rscript",

@@ -12,6 +12,9 @@ pub(crate) const ENVD_PORT: u16 = 49983;
 /// The port at which SDKs expect a sandbox's contexts of code.
 pub(crate) const CODE_PORT: u16 = 49999;
 
+/// Below this path the browser of a session is reached: `/_browser/ID`.
+pub(crate) const BROWSER_PREFIX: &str = "/_browser/";
+
 const ID_HEADER: &str = "e2b-sandbox-id";
 const PORT_HEADER: &str = "e2b-sandbox-port";
 const PATH_PREFIX: &str = "/_port/";

@@ -10,6 +10,7 @@ pub(crate) mod reached;
 pub(crate) mod run;
 pub(crate) mod sandboxes;
 pub(crate) mod server;
+pub(crate) mod sessions;
 mod shapes;
 pub(crate) mod snapshots;
 pub(crate) mod templates;
@@ -23,6 +24,10 @@ pub(crate) use self::overview::{MachineAnswer, OverviewAnswer};
 pub(crate) use self::processes::{ProcessesAnswer, SignalBody};
 pub(crate) use self::reached::ReachedAnswer;
 pub(crate) use self::server::AuditVerificationAnswer;
+pub(crate) use self::sessions::{
+    BrowserContextAnswer, BrowserContextList, NewBrowserContext, NewSession, ReleaseAnswer, SessionAnswer,
+    SessionDebug, SessionList, SessionLogs, SessionRecording, SessionUpdate,
+};
 pub(crate) use self::shapes::{
     AuditAnswer, ForkList, KeyList, MadeKey, NameAnswer, NewCommand, NewForks, NewKey, NewPolicy, NewRun, NewSandbox,
     PauseBody, PolicyAnswer, RefusalAnswer, ResumeBody, RunResult, SandboxAnswer, SandboxList, SandboxUsage,

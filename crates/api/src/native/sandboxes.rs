@@ -57,6 +57,7 @@ pub(crate) fn create_request(new: NewSandbox, idempotency_key: Option<String>) -
         limits: limits(&new.limits.unwrap_or_default()),
         tools: tools::tools(new.tools),
         idempotency_key,
+        browser: None,
     })
 }
 

@@ -8,14 +8,16 @@ use super::{ADMIN, CREATE, READ, RouteEntry, RouteHandler, at_once, document, ro
 use crate::cells::MAX_CELL_BODY;
 use crate::http::json::MAX_BODY;
 use crate::native::{
-    AppliedAnswer, ApplyBody, ApprovalList, Approve, AuditAnswer, AuditVerificationAnswer, BuiltTemplateAnswer,
-    BuiltTemplateList, CallAnswer, CallEvent, CellEvent, ChangesAnswer, CheckpointList, ContextAnswer, ContextList,
-    Deny, DiffAnswer, DiscardBody, ForkList, KeyList, MachineAnswer, MadeKey, NameAnswer, NewCell, NewCheckpoint,
-    NewCommand, NewContext, NewDefaultCell, NewForks, NewImport, NewKey, NewPolicy, NewRun, NewSandbox, NewSnapshot,
-    NewVolume, OverviewAnswer, PauseBody, PolicyAnswer, ProcessesAnswer, ReachedAnswer, RestoreBody, ResumeBody,
-    RunList, RunResult, SandboxAnswer, SandboxList, SandboxUsage, SignalBody, SnapshotAnswer, SnapshotList, SyncAnswer,
-    SyncBody, UsageAnswer, VersionAnswer, VolumeAnswer, VolumeList, cells, changes, contexts, keys, overview,
-    processes, reached, run, sandboxes, server, snapshots, templates, tools, volumes,
+    AppliedAnswer, ApplyBody, ApprovalList, Approve, AuditAnswer, AuditVerificationAnswer, BrowserContextAnswer,
+    BrowserContextList, BuiltTemplateAnswer, BuiltTemplateList, CallAnswer, CallEvent, CellEvent, ChangesAnswer,
+    CheckpointList, ContextAnswer, ContextList, Deny, DiffAnswer, DiscardBody, ForkList, KeyList, MachineAnswer,
+    MadeKey, NameAnswer, NewBrowserContext, NewCell, NewCheckpoint, NewCommand, NewContext, NewDefaultCell, NewForks,
+    NewImport, NewKey, NewPolicy, NewRun, NewSandbox, NewSession, NewSnapshot, NewVolume, OverviewAnswer, PauseBody,
+    PolicyAnswer, ProcessesAnswer, ReachedAnswer, ReleaseAnswer, RestoreBody, ResumeBody, RunList, RunResult,
+    SandboxAnswer, SandboxList, SandboxUsage, SessionAnswer, SessionDebug, SessionList, SessionLogs, SessionRecording,
+    SessionUpdate, SignalBody, SnapshotAnswer, SnapshotList, SyncAnswer, SyncBody, UsageAnswer, VersionAnswer,
+    VolumeAnswer, VolumeList, cells, changes, contexts, keys, overview, processes, reached, run, sandboxes, server,
+    sessions, snapshots, templates, tools, volumes,
 };
 
 /// No body is read.
@@ -74,13 +76,19 @@ const CALLED: QueryDocs = &[(
     "`true`: if none that lives is called so, the last that was and has ended",
 )];
 
+/// Of a list of sessions.
+const SESSIONS: QueryDocs = &[(
+    "status",
+    "those that are so: `RUNNING`, `COMPLETED`, `TIMED_OUT` or `ERROR`",
+)];
+
 /// Of the end of a key.
 const REVOKE: QueryDocs = &[(
     "stop_sandboxes",
     "`true` has the key's sandboxes ended, too, within seconds; the id may be that of a key that was removed before",
 )];
 
-pub(super) static ROUTES: [RouteEntry; 63] = [
+pub(super) static ROUTES: [RouteEntry; 78] = [
     RouteEntry {
         operation: "OpenApi",
         method: Method::GET,
@@ -329,6 +337,66 @@ pub(super) static ROUTES: [RouteEntry; 63] = [
         "Brings a volume and its bucket to the same.",
         Some(answers(200).reads::<SyncBody>().with::<SyncAnswer>()),
         |call| Box::pin(volumes::sync(call.asked, call.first(), call.body))),
+    route!("CreateSession", POST "/v1/sessions", CREATE, BODY,
+        "Makes a session of a browser, and answers when the browser can be spoken to.",
+        Some(answers(201).reads::<NewSession>().with::<SessionAnswer>()),
+        |call| Box::pin(sessions::create(call.asked, call.body))),
+    route!("ListSessions", GET "/v1/sessions", READ, NO_BODY,
+        "Lists sessions of browsers, also those that have ended, as far as they are kept.",
+        Some(answers(200).with_query(SESSIONS).with::<SessionList>()),
+        |call| Box::pin(sessions::list(call.asked))),
+    route!("GetSession", GET "/v1/sessions/{id}", READ, NO_BODY,
+        "Shows a session.",
+        Some(answers(200).with::<SessionAnswer>()),
+        |call| Box::pin(sessions::get(call.asked, call.first()))),
+    route!("UpdateSession", POST "/v1/sessions/{id}", CREATE, BODY,
+        "Releases a session whose `status` is to be `REQUEST_RELEASE`.",
+        Some(answers(200).reads::<SessionUpdate>().with::<ReleaseAnswer>()),
+        |call| Box::pin(sessions::update(call.asked, call.first(), call.body))),
+    route!("ReleaseSession", POST "/v1/sessions/{id}/release", CREATE, NO_BODY,
+        "Ends a session, and saves its context first if it is to be saved.",
+        Some(answers(200).with::<ReleaseAnswer>()),
+        |call| Box::pin(sessions::release(call.asked, call.first()))),
+    route!("DebugSession", GET "/v1/sessions/{id}/debug", CREATE, NO_BODY,
+        "Says which pages a session has, and where it is looked into.",
+        Some(answers(200).with::<SessionDebug>()),
+        |call| Box::pin(sessions::debug(call.asked, call.first()))),
+    route!("SessionLogs", GET "/v1/sessions/{id}/logs", READ, NO_BODY,
+        "Tells the requests, answers and the console of a session.",
+        Some(answers(200).with::<SessionLogs>()),
+        |call| Box::pin(sessions::logs(call.asked, call.first()))),
+    route!("SessionRecording", GET "/v1/sessions/{id}/recording", READ, NO_BODY,
+        "Shows the pictures of a session's pages, if they were to be kept.",
+        Some(answers(200).with::<SessionRecording>()),
+        |call| Box::pin(sessions::recording(call.asked, call.first()))),
+    route!("SessionDownloads", GET "/v1/sessions/{id}/downloads", READ, NO_BODY,
+        "Will give an archive of what a session downloaded; it is in the files of its sandbox, below `/home/user/Downloads`.",
+        Some(answers(501)),
+        |call| Box::pin(sessions::files(call.asked, call.first()))),
+    route!("SessionUploads", POST "/v1/sessions/{id}/uploads", CREATE, NO_BODY,
+        "Will put a file into a session; the files of its sandbox are written to as any sandbox's.",
+        Some(answers(501)),
+        |call| Box::pin(sessions::files(call.asked, call.first()))),
+    route!("CreateExtension", POST "/v1/extensions", CREATE, NO_BODY,
+        "Will take in an extension for browsers; none is loaded.",
+        Some(answers(501)),
+        |_| at_once(sessions::extensions())),
+    route!("CreateBrowserContext", POST "/v1/contexts", CREATE, BODY,
+        "Makes a context: what a browser keeps between sessions.",
+        Some(answers(201).reads::<NewBrowserContext>().with::<BrowserContextAnswer>()),
+        |call| Box::pin(sessions::create_context(call.asked, call.body))),
+    route!("ListBrowserContexts", GET "/v1/contexts", READ, NO_BODY,
+        "Lists the caller's contexts of browsers.",
+        Some(answers(200).with::<BrowserContextList>()),
+        |call| Box::pin(sessions::list_contexts(call.asked))),
+    route!("GetBrowserContext", GET "/v1/contexts/{context}", READ, NO_BODY,
+        "Shows a context of browsers, by its id or its name.",
+        Some(answers(200).with::<BrowserContextAnswer>()),
+        |call| Box::pin(sessions::get_context(call.asked, call.first()))),
+    route!("RemoveBrowserContext", DELETE "/v1/contexts/{context}", CREATE, NO_BODY,
+        "Removes a context of browsers that no session saves to.",
+        Some(answers(204)),
+        |call| Box::pin(sessions::remove_context(call.asked, call.first()))),
     route!("ListKeys", GET "/v1/keys", ADMIN, NO_BODY,
         "Lists keys.",
         Some(answers(200).with::<KeyList>()),

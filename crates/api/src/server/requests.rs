@@ -131,6 +131,16 @@ impl ServerState {
             RequestDestination::ControlPlane if traffic::is_signed(&parts) => self.signed(&parts).await?,
             other => other,
         };
+        if route == RequestDestination::ControlPlane
+            && let Some(id) = traffic::session_of(&parts)
+        {
+            let answer = self
+                .traffic
+                .browser(client, &id, Request::from_parts(parts, body))
+                .await;
+            subject.sandbox = Some(id);
+            return Ok(answer);
+        }
         match route {
             RequestDestination::ControlPlane => self.control_plane(client, &parts, body, subject).await,
             RequestDestination::Sandbox { id, port, by_path } => {

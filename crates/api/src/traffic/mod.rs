@@ -4,6 +4,7 @@
 //! has one.
 
 mod awaited;
+mod browsers;
 mod forward;
 mod headers;
 mod keys;
@@ -23,6 +24,7 @@ use serde::Serialize;
 use subtle::ConstantTimeEq as _;
 use tokio::sync::Semaphore;
 
+pub(crate) use self::browsers::session_of;
 use self::slots::PortSlots;
 use crate::e2b::code;
 use crate::e2b::envd::{self, EnvdService, SignedUrl};
@@ -69,6 +71,8 @@ pub(super) enum TrafficRefusal {
     Busy { retry_after: Duration },
     /// It is to be reached by TLS, and does not speak that.
     NoTls,
+    /// It is a browser, and is reached by WebSocket alone.
+    NoWebSocket,
     /// The way there is broken.
     Failed,
 }
@@ -105,6 +109,10 @@ impl TrafficRefusal {
             Self::NoTls => (
                 StatusCode::BAD_GATEWAY,
                 "The port is one of `httpsPorts`, and no TLS is spoken there",
+            ),
+            Self::NoWebSocket => (
+                StatusCode::UPGRADE_REQUIRED,
+                "The browser of a session is spoken to by WebSocket",
             ),
             Self::Failed => (StatusCode::BAD_GATEWAY, "The sandbox cannot be reached"),
         };
@@ -304,11 +312,14 @@ fn check_traffic_token(access: &AccessRules, headers: &HeaderMap) -> Result<(), 
         return Ok(());
     };
     let given = headers.get(TRAFFIC_TOKEN).and_then(|token| token.to_str().ok());
+    check_token(expected, given)
+}
+
+fn check_token(expected: &str, given: Option<&str>) -> Result<(), TrafficRefusal> {
     // In a time that does not say where the two differ.
-    if given.is_some_and(|given| expected.as_bytes().ct_eq(given.as_bytes()).into()) {
-        Ok(())
-    } else {
-        Err(TrafficRefusal::Forbidden)
+    match given.is_some_and(|given| expected.as_bytes().ct_eq(given.as_bytes()).into()) {
+        true => Ok(()),
+        false => Err(TrafficRefusal::Forbidden),
     }
 }
 

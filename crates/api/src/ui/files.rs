@@ -67,6 +67,7 @@ files![
     "views/approvals.js",
     "views/audit.js",
     "views/changes.js",
+    "views/browsers.js",
     "views/checkpoints.js",
     "views/commands.js",
     "views/create.js",

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use offleash_core::template::ReadyRecipe;
 
 use super::{IdsArg, PullArg, RegistryArgs};
 
@@ -55,6 +56,9 @@ pub(crate) struct TemplateBuildArgs {
     pub(crate) pull: Option<PullArg>,
     #[command(flatten)]
     pub(crate) registry: RegistryArgs,
+    /// Begin with a ready recipe, to whose lists flags add.
+    #[arg(long, value_name = "browser|desktop|code-interpreter", conflicts_with = "context")]
+    pub(crate) recipe: Option<ReadyRecipe>,
     /// Install these packages for the Python that `python3` is inside.
     #[arg(long, value_name = "REQUIREMENT,…")]
     pub(crate) pip: Vec<String>,

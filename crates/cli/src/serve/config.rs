@@ -211,6 +211,7 @@ fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Wrong> 
         None | Some("auto") => None,
         Some(word) => Some(word.parse().map_err(|error| Wrong::new("sandboxes.level", error))?),
     };
+    set(&mut config.browser_command, sandboxes.browser_command.clone());
     config.runtime = sandboxes.runtime.as_deref().map(PathBuf::from);
     config.hypervisor = sandboxes.hypervisor.as_deref().map(PathBuf::from);
     config.acceleration = match sandboxes.acceleration.as_deref() {

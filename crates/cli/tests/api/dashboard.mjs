@@ -142,7 +142,7 @@ async function check() {
   await runs();
   await reached();
 
-  for (const name of ['Machine', 'Templates', 'Snapshots', 'Volumes', 'Audit', 'Keys and quotas']) {
+  for (const name of ['Browsers', 'Machine', 'Templates', 'Snapshots', 'Volumes', 'Audit', 'Keys and quotas']) {
     await view(name);
     await heading(name);
     // Snapshots and volumes are tables as templates are.

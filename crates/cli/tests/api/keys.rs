@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::client::ask;
 use crate::routes::{keyed, line};
 use crate::sandboxes::made;
-use crate::server::Server;
+use crate::server::{Server, WITHOUT_BROWSER};
 use crate::support::processes::eventually;
 use crate::support::{Site, stderr, stdout};
 
@@ -74,7 +74,7 @@ fn a7_without_a_valid_key_nothing_is_said_on_any_route() {
 
 #[test]
 fn a7_a_key_may_do_what_its_scopes_say() {
-    let server = Server::start();
+    let server = Server::start_with(WITHOUT_BROWSER, &[]);
     let read = server.key(&["--scope", "read"]);
     let create = server.key(&["--scope", "create"]);
     let admin = server.key(&["--scope", "admin"]);

@@ -3,11 +3,11 @@
 use serde_json::json;
 
 use crate::client::ask;
-use crate::server::Server;
+use crate::server::{Server, WITHOUT_BROWSER};
 
 #[test]
 fn the_document_needs_no_key_and_names_every_route() {
-    let server = Server::start();
+    let server = Server::start_with(WITHOUT_BROWSER, &[]);
     let answer = ask(server.address, "GET /v1/openapi.json", &[], "");
     assert_eq!(answer.status, 200);
     let document = answer.json();

@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use offleash_api::{RouteSummary, route_summaries};
 
 use crate::client::{ask, connect};
-use crate::server::Server;
+use crate::server::{Server, WITHOUT_BROWSER};
 
 /// A request of a route, for things that nobody has.
 pub(crate) fn line(route: &RouteSummary) -> String {
@@ -39,7 +39,7 @@ fn what_needs_no_key_is_the_document_alone() {
 
 #[test]
 fn every_route_is_answered_by_its_method_and_no_other() {
-    let server = Server::start();
+    let server = Server::start_with(WITHOUT_BROWSER, &[]);
     let key = server.key(&["--scope", "admin"]);
     let all = route_summaries();
     for route in &all {

@@ -24,6 +24,9 @@ pub(crate) struct Server {
 /// No sandbox is made ahead: tests that make none start no supervisor.
 pub(crate) const QUIET: &str = "[pool]\nmin = 0\nmax = 0\n";
 
+/// No browser is started either: of one that ends at once nobody waits.
+pub(crate) const WITHOUT_BROWSER: &str = "[pool]\nmin = 0\nmax = 0\n[sandboxes]\nbrowser_command = [\"false\"]\n";
+
 impl Server {
     /// A server with the defaults.
     pub(crate) fn start() -> Self {

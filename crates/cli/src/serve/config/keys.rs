@@ -85,6 +85,8 @@ tables! {
         allow_ptrace: bool = "`false`",
         /// Whether sandboxes are made whose limits cannot all be enforced here: `allow` or `refuse`.
         degrade: String = "`allow`",
+        /// The browser of sessions inside sandboxes, program and arguments.
+        browser_command: Vec<String> = "the first of `chromium`, `chromium-browser`, `google-chrome-stable`, `google-chrome`, `chrome-headless-shell`",
     }
     "limits" DefaultLimits {
         /// CPUs at once of a sandbox, if its creator does not say.

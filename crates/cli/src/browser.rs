@@ -1,0 +1,170 @@
+//! `offleash browser`: browsers in sandboxes of the daemon.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use offleash_api::client::{Client, encoded};
+use offleash_core::error::ErrorKind;
+use offleash_core::text::Text;
+use offleash_daemon::Viewport;
+use serde_json::{Value, json};
+
+use crate::args::{BrowserCommand, BrowserCreateArgs, BrowserListArgs};
+use crate::failure::Failure;
+use crate::remote::table::Table;
+use crate::remote::{assignments, client, seconds};
+use crate::terminal;
+
+pub(crate) fn browser(command: &BrowserCommand, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let client = client(state)?;
+    match command {
+        BrowserCommand::Create(arguments) => create(&client, arguments),
+        BrowserCommand::Ls(how) => ls(&client, how),
+        BrowserCommand::Url(which) => url(&client, &which.id),
+        BrowserCommand::Release(which) => release(&client, &which.ids),
+        BrowserCommand::Logs(which) => logs(&client, &which.id),
+        BrowserCommand::Contexts(how) => contexts(&client, how),
+        BrowserCommand::Forget(which) => forget(&client, &which.names),
+    }
+}
+
+fn create(client: &Client, arguments: &BrowserCreateArgs) -> Result<ExitCode, Failure> {
+    let mut settings = json!({ "recordSession": arguments.record });
+    if let Some(text) = &arguments.viewport {
+        let viewport: Viewport = text
+            .parse()
+            .map_err(|error| Failure::new(format!("--viewport: {error}")))?;
+        settings["viewport"] = json!({ "width": viewport.width(), "height": viewport.height() });
+    }
+    if let Some(name) = &arguments.context {
+        make_context(client, name)?;
+        settings["context"] = json!({ "id": name, "persist": !arguments.read_context });
+    }
+    let timeout = arguments.timeout.as_ref().map(|text| seconds("--timeout", text));
+    let body = json!({
+        "template": arguments.template,
+        "browserSettings": settings,
+        "timeout": timeout.transpose()?,
+        "userAgent": arguments.user_agent,
+        "locale": arguments.locale,
+        "timezone": arguments.timezone,
+        "allow": arguments.allow,
+        "deny": arguments.deny_host,
+        "limits": { "memory_mib": arguments.memory_mib },
+        "userMetadata": assignments("--label", &arguments.label)?,
+    });
+    let made = client.post("/v1/sessions", &body)?;
+    if arguments.json {
+        return print_json(&made);
+    }
+    print_line(&text(&made, "connectUrl"))
+}
+
+/// Makes a context, unless there is one of that name.
+fn make_context(client: &Client, name: &str) -> Result<(), Failure> {
+    match client.post("/v1/contexts", &json!({ "name": name })) {
+        Err(offleash_api::client::ClientError::Refused {
+            kind: ErrorKind::Conflict,
+            ..
+        }) => Ok(()),
+        made => Ok(made.map(drop)?),
+    }
+}
+
+fn ls(client: &Client, how: &BrowserListArgs) -> Result<ExitCode, Failure> {
+    let answer = client.get("/v1/sessions")?;
+    if how.json {
+        return print_json(&answer["sessions"]);
+    }
+    let mut table = Table::new(&["SESSION", "STATUS", "TEMPLATE", "STARTED", "ENDS", "CONTEXT"]);
+    for one in answer["sessions"].as_array().into_iter().flatten() {
+        let field = |name: &str| one.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let end = match field("endedAt") {
+            end if end.is_empty() => field("expiresAt"),
+            end => end,
+        };
+        table.row([
+            field("id"),
+            field("status"),
+            field("template"),
+            field("startedAt"),
+            end,
+            field("contextId"),
+        ]);
+    }
+    table.print()
+}
+
+fn url(client: &Client, id: &str) -> Result<ExitCode, Failure> {
+    let session = client.get(&format!("/v1/sessions/{}", encoded(id)))?;
+    match session.get("connectUrl") {
+        Some(_) => print_line(&text(&session, "connectUrl")),
+        None => Err(Failure::new(format!(
+            "session {} has ended: {}",
+            Text::from(id),
+            text(&session, "reason")
+        ))),
+    }
+}
+
+fn release(client: &Client, ids: &[String]) -> Result<ExitCode, Failure> {
+    for id in ids {
+        let released = client.post(&format!("/v1/sessions/{}/release", encoded(id)), &json!({}))?;
+        print_line(&text(&released, "id"))?;
+        let told = text(&released, "message");
+        // What was not saved is worth more than a field of an answer.
+        if told.contains("was not saved") {
+            terminal::complain(&format!("offleash: {told}"));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn logs(client: &Client, id: &str) -> Result<ExitCode, Failure> {
+    let answer = client.get(&format!("/v1/sessions/{}/logs", encoded(id)))?;
+    let entries = answer["logs"].as_array().into_iter().flatten();
+    for entry in entries {
+        let line = terminal::json_line(entry)?;
+        terminal::print(&line)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn contexts(client: &Client, how: &BrowserListArgs) -> Result<ExitCode, Failure> {
+    let answer = client.get("/v1/contexts")?;
+    if how.json {
+        return print_json(&answer["contexts"]);
+    }
+    let mut table = Table::new(&["CONTEXT", "NAME", "SAVED", "BYTES"]);
+    for one in answer["contexts"].as_array().into_iter().flatten() {
+        let field = |name: &str| one.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let bytes = one.get("bytes").and_then(Value::as_u64).unwrap_or_default();
+        table.row([field("id"), field("name"), field("updatedAt"), bytes.to_string()]);
+    }
+    table.print()
+}
+
+fn forget(client: &Client, names: &[String]) -> Result<ExitCode, Failure> {
+    for name in names {
+        client.delete(&format!("/v1/contexts/{}", encoded(name)))?;
+        print_line(&Text::from(name.as_str()).to_string())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A field of an answer as text that drives no terminal.
+fn text(value: &Value, name: &str) -> String {
+    let field = value.get(name).and_then(Value::as_str).unwrap_or_default();
+    Text::from(field).to_string()
+}
+
+fn print_json(value: &Value) -> Result<ExitCode, Failure> {
+    let document = terminal::json_document(value);
+    terminal::print(&document.map_err(|error| Failure::from_error(&error))?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_line(text: &str) -> Result<ExitCode, Failure> {
+    terminal::print(format!("{text}\n").as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
