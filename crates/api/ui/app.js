@@ -18,7 +18,7 @@ import { volumesView } from './views/volumes.js';
 
 const VIEWS = [
   { path: 'sandboxes', word: 'Sandboxes', key: 's', view: sandboxesView, one: sandboxView },
-  { path: 'browsers', word: 'Browsers', key: 'b', view: browsersView },
+  { path: 'browsers', word: 'Browsers', key: 'b', view: browsersView, one: browsersView },
   { path: 'approvals', word: 'Approvals', key: 'p', view: approvalsView, count: showCount },
   { path: 'runs', word: 'Runs', key: 'r', view: runsView, one: runView, scope: 'admin' },
   { path: 'machine', word: 'Machine', key: 'm', view: machineView },

@@ -39,6 +39,8 @@ mod pools;
 mod put_away;
 #[path = "daemon/restarts.rs"]
 mod restarts;
+#[path = "daemon/simulated.rs"]
+mod simulated;
 #[path = "daemon/sleeps.rs"]
 mod sleeps;
 #[path = "daemon/snapshots.rs"]

@@ -87,9 +87,8 @@ fn what_the_level_does_not_have_is_refused_before_anything_starts() {
     let site = Site::new();
     for (flags, words) in [
         (&["--allow", "example.com"][..], "a network"),
-        (&["--root", "base"], "a root of its own"),
+        (&["--gpu", "all"], "graphics cards"),
         (&["-t"], "a terminal"),
-        (&["--volume", "data:/data"], "volume"),
         (&["--min-level", "process"], "process"),
     ] {
         let arguments = [&["run"][..], &LEVEL, flags, &["--", "touch", "made"]].concat();

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use offleash_core::error::Explained as _;
+use offleash_core::error::{ErrorKind, Explained as _};
+use offleash_core::level::Level;
 use offleash_core::template::PythonModule;
 use offleash_interpreter::contexts::{Contexts, is_driver};
 use offleash_interpreter::error::ContextError;
@@ -63,6 +64,7 @@ impl ContextTable {
             supervisor: self.host.supervisor(entry.id()),
             env: Arc::clone(&env),
             has_zygote,
+            level: entry.specification().level.parse().ok(),
         };
         let contexts = Contexts::new(processes, CellLimits::default());
         let contexts = contexts.working_in(entry.specification().work_directory().to_owned());
@@ -121,13 +123,18 @@ impl ContextTable {
     }
 }
 
-/// The contexts of the sandbox that `supervisor` holds, in which every command has the variables of `env`.
-pub(crate) fn contexts_of(supervisor: SupervisorClient, env: BTreeMap<String, String>) -> SandboxContexts {
+/// The contexts of the sandbox of that level that `supervisor` holds, in which every command has the variables of `env`.
+pub(crate) fn contexts_of(
+    supervisor: SupervisorClient,
+    env: BTreeMap<String, String>,
+    level: Level,
+) -> SandboxContexts {
     let env = Arc::new(RwLock::new(Arc::new(env)));
     let processes = SandboxProcesses {
         supervisor,
         env,
         has_zygote: false,
+        level: Some(level),
     };
     Contexts::new(processes, CellLimits::default())
 }
@@ -144,6 +151,15 @@ pub struct SandboxProcesses {
     env: Arc<RwLock<Environment>>,
     /// Whether copies of a zygote's process can be had.
     has_zygote: bool,
+    /// The sandbox's level, once it is made.
+    level: Option<Level>,
+}
+
+/// A sandbox of this level runs no interpreter.
+#[derive(Debug, thiserror::Error)]
+#[error("level `{level}` cannot run interpreters of code; level `process` can")]
+struct NoInterpreters {
+    level: Level,
 }
 
 /// What a driver writes.
@@ -156,6 +172,12 @@ impl ProcessHost for SandboxProcesses {
     type Stream = SandboxStream;
 
     async fn start(&self, start: ProcessStart) -> Result<SandboxStream, ProcessError> {
+        if let Some(level) = self.level.filter(|level| !level.has_processes()) {
+            return Err(ProcessError::Other {
+                kind: ErrorKind::Unsupported,
+                error: Box::new(NoInterpreters { level }),
+            });
+        }
         let bytes = |(name, value): (&String, &String)| (name.clone().into_bytes(), value.clone().into_bytes());
         let exec = StartExec {
             argv: start.argv.into_iter().map(String::into_bytes).collect(),

@@ -224,7 +224,10 @@ impl DaemonServices {
         config.level = config
             .level
             .or(config.min_level.filter(|floor| *floor > Level::Process));
-        if config.level.is_some_and(|level| level >= Level::Container) {
+        if config
+            .level
+            .is_some_and(|level| level >= Level::Container || level <= Level::Wasm)
+        {
             config.zygotes.max = 0;
         }
         let config = Arc::new(config);

@@ -223,10 +223,10 @@ impl LocalSandboxes {
         };
         match answer {
             LaunchAnswer::Made(made) => {
-                let MadeSandbox { cwd, notes, .. } = *made;
+                let MadeSandbox { hello, cwd, notes, .. } = *made;
                 let supervisor = SupervisorClient::in_directory(directory);
                 let cwd = cwd.as_os_str().to_string_lossy().into_owned();
-                let contexts = contexts_of(supervisor.clone(), BTreeMap::new()).working_in(cwd.clone());
+                let contexts = contexts_of(supervisor.clone(), BTreeMap::new(), hello.level).working_in(cwd.clone());
                 let sandbox = LocalSandbox {
                     id: id.as_str().to_owned(),
                     supervisor,

@@ -259,7 +259,7 @@ impl SandboxMaker {
         }
         let order = SupervisorOrder {
             descent: match specification.asked_level {
-                Some(Level::Container | Level::Microvm) => ZygoteRole::Alone,
+                Some(Level::Simulated | Level::Container | Level::Microvm) => ZygoteRole::Alone,
                 // What is copied does not know them.
                 _ if !specification.tools.is_empty() => ZygoteRole::Alone,
                 _ => self.zygotes.descent(&entry.origin()),

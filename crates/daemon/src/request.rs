@@ -58,8 +58,8 @@ pub const BROWSER_LABEL: &str = "offleash.browser";
 /// The label by which a sandbox is asked for in which programs may trace and look into each other, as debuggers do: `true`.
 pub const ALLOW_PTRACE_LABEL: &str = "offleash.allow_ptrace";
 
-/// The label by which a sandbox is asked for at another level than the usual one: `process`, `container` or
-/// `microvm`.
+/// The label by which a sandbox is asked for at another level than the usual one: `simulated`, `process`, `container`
+/// or `microvm`.
 pub const LEVEL_LABEL: &str = "offleash.level";
 
 /// What happens to a sandbox when its time is up.

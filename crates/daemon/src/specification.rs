@@ -232,10 +232,10 @@ fn within<T: PartialOrd + std::fmt::Display + Copy>(
 fn asked_level(metadata: &BTreeMap<String, String>) -> Result<Option<Level>, DaemonError> {
     match metadata.get(LEVEL_LABEL).map(|word| word.parse()) {
         None => Ok(None),
-        Some(Ok(level @ (Level::Process | Level::Container | Level::Microvm))) => Ok(Some(level)),
+        Some(Ok(level @ (Level::Simulated | Level::Process | Level::Container | Level::Microvm))) => Ok(Some(level)),
         Some(_) => Err(DaemonError::invalid(
             "metadata",
-            format!("label `{LEVEL_LABEL}` is `process`, `container` or `microvm`"),
+            format!("label `{LEVEL_LABEL}` is `simulated`, `process`, `container` or `microvm`"),
         )),
     }
 }

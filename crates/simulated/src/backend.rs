@@ -1,10 +1,13 @@
 //! Makes sandboxes of the level `simulated`.
 
+use std::cell::RefCell;
 use std::io;
+use std::rc::Rc;
 
 use offleash_core::level::Level;
 use offleash_core::limits::{LimitName, Limits};
-use offleash_core::plan::Plan;
+use offleash_core::plan::{Plan, PlanEntry, PlanNode};
+use offleash_core::spec::MemoryEnd;
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::sandbox::{Backend, EnforcementReport, LeftoverKeeper, Sandbox};
 
@@ -13,9 +16,9 @@ use crate::engine::{CompiledStore, EngineKind};
 use crate::next_level::NextLevel;
 use crate::sandbox::SimulatedSandbox;
 use crate::served::{ServedTrees, not_here};
-use crate::wire::WorkerSetup;
+use crate::shared::SharedSandbox;
 use crate::worker::WORKER_ROLE;
-use crate::worker_process::WorkerProcess;
+use crate::worker_process::{WorkerProcess, worker_setup};
 
 /// How the rule of a command begins that the owner denied.
 const DENIED_COMMAND: &str = "commands.deny";
@@ -84,24 +87,33 @@ impl Backend for SimulatedBackend {
     }
 
     fn create(&mut self, plan: &Plan, _: &mut dyn LeftoverKeeper) -> Result<Box<dyn Sandbox>, IsolationError> {
-        check(plan)?;
-        let trees = ServedTrees::open(plan)?;
+        let outlives_commands = self.kind.level == Level::Simulated && plan.memory_end == MemoryEnd::Process;
+        check(plan, outlives_commands)?;
+        if self.kind.level == Level::Wasm {
+            check_volumes(plan)?;
+        }
+        if plan.has_own_root() {
+            offleash_isolation::process::give_layers(plan)?;
+        }
+        let mut trees = ServedTrees::open(plan)?;
+        trees.make_homes(plan).map_err(|errno| IsolationError::Step {
+            level: self.kind.level,
+            step: "making home directories".to_owned(),
+            subject: String::new(),
+            source: errno.into(),
+        })?;
+        if outlives_commands {
+            let enforcement = enforcement_of_many(self.kind, plan);
+            let worker = self.worker.take();
+            let sandbox = SharedSandbox::new(self.kind, plan, trees, worker, enforcement);
+            return Ok(Box::new(sandbox));
+        }
         let worker = match self.worker.take() {
             Some(worker) => worker,
             None => start(self.kind)?,
         };
         let limits = &plan.limits;
-        let setup = WorkerSetup {
-            memory: limits.memory.map(|bytes| bytes.0),
-            cpu_seconds: limits.cpu_time.map(|time| time.0.div_ceil(1000)),
-            output: limits.output.map(|bytes| bytes.0),
-            tmp: limits.tmp.map(|bytes| bytes.0),
-            file_size: limits.file_size.map(|bytes| bytes.0),
-            mounts: trees.mount_points(),
-            user: plan.user.name.clone(),
-            home: plan.user.home.as_os_str().as_encoded_bytes().to_vec(),
-            hostname: plan.hostname.clone(),
-        };
+        let setup = worker_setup(plan, trees.mount_points(), plan.users.first().unwrap_or(&plan.user));
         let mut enforcement = enforcement(self.kind, limits);
         if self.escalates {
             enforcement.holds(
@@ -114,7 +126,7 @@ impl Backend for SimulatedBackend {
         let sandbox = SimulatedSandbox::new(
             self.kind,
             worker,
-            trees,
+            Rc::new(RefCell::new(trees)),
             limits.clone(),
             enforcement,
             next_level,
@@ -135,8 +147,11 @@ fn start(kind: EngineKind) -> Result<WorkerProcess, IsolationError> {
 }
 
 /// Refuses what this level cannot hold or give.
-fn check(plan: &Plan) -> Result<(), IsolationError> {
-    if plan.network {
+///
+/// A sandbox that outlives its commands is made before anybody knows whether one of them will want a network, or who asks: it has
+/// several users, and nothing in it makes connections.
+fn check(plan: &Plan, outlives_commands: bool) -> Result<(), IsolationError> {
+    if plan.network && !outlives_commands {
         return Err(not_here("a network", "nothing in it makes connections"));
     }
     if !plan.executables.is_empty() {
@@ -151,10 +166,19 @@ fn check(plan: &Plan) -> Result<(), IsolationError> {
             "it has commands of its own, and no program",
         ));
     }
-    if plan.users.len() > 1 {
+    if plan.users.len() > 1 && !plan.has_own_root() {
         return Err(not_here("several users", "it has one"));
     }
     Ok(())
+}
+
+/// Refuses volumes, of which nobody has tried what modules do to them.
+fn check_volumes(plan: &Plan) -> Result<(), IsolationError> {
+    let is_volume = |entry: &PlanEntry| matches!(entry.node, PlanNode::Volume { .. });
+    match plan.entries.iter().any(is_volume) {
+        true => Err(not_here("a volume", "it keeps files for the run alone")),
+        false => Ok(()),
+    }
 }
 
 /// What holds such a sandbox, and its limits.
@@ -199,17 +223,36 @@ fn enforcement(kind: EngineKind, limits: &Limits) -> EnforcementReport {
     report
 }
 
+/// What holds a sandbox that outlives its commands, and its limits.
+fn enforcement_of_many(kind: EngineKind, plan: &Plan) -> EnforcementReport {
+    let mut report = enforcement(kind, &plan.limits);
+    report.holds(
+        "worker",
+        "each command in a process of its own with one socket, seccomp, rlimits and no capability",
+    );
+    for (limit, means) in [
+        (
+            LimitName::Memory,
+            "RLIMIT_DATA of each worker, and the supervisor adds up what they have",
+        ),
+        (LimitName::Cpus, "all workers stay on as many processors"),
+        (LimitName::Pids, "the supervisor counts commands, of which each is one"),
+    ] {
+        report.holds_limit(limit, means);
+    }
+    report
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fixture::{PlanFixture, entry};
-    use offleash_core::plan::PlanNode;
 
     fn refusal(change: impl FnOnce(&mut Plan)) -> String {
         let mut fixture = PlanFixture::new();
-        check(&fixture.plan).unwrap();
+        check(&fixture.plan, false).unwrap();
         change(&mut fixture.plan);
-        check(&fixture.plan).unwrap_err().to_string()
+        check(&fixture.plan, false).unwrap_err().to_string()
     }
 
     #[test]

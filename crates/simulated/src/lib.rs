@@ -9,6 +9,7 @@
 //! Deliberately not here: what is granted (`planner`), where layers lie and what becomes of them (`store`), and printing.
 
 mod backend;
+mod channel;
 mod code;
 #[cfg_attr(
     not(feature = "shell"),
@@ -20,6 +21,7 @@ mod fixture;
 mod next_level;
 mod sandbox;
 mod served;
+mod shared;
 mod tree;
 mod wire;
 #[cfg_attr(

@@ -22,11 +22,13 @@ use offleash_isolation::sandbox::{
 };
 use offleash_protocol::{MessageDecoder, encode_into};
 use rustix::io::Errno;
+use rustix::process::{Pid, Signal};
 
 use crate::code::CodeOfFiles;
 use crate::engine::EngineKind;
 use crate::next_level::{NextLevel, ProgramTurn};
-use crate::served::ServedTrees;
+use crate::served::SharedTrees;
+use crate::tree::FileCaller;
 use crate::wire::{
     ByteWord, FromWorker, MAX_INPUT, MAX_PIECE, ProgramPlace, ShellCommand, ShellEnd, ShellOutcome, ToWorker,
     WorkerSetup,
@@ -78,7 +80,9 @@ pub(crate) struct SimulatedSandbox {
     kind: EngineKind,
     code: CodeOfFiles,
     worker: WorkerProcess,
-    trees: ServedTrees,
+    trees: SharedTrees,
+    /// For whom files are asked, where that is not the usual user.
+    caller: Option<FileCaller>,
     /// Where programs run, if they do.
     next_level: Option<NextLevel>,
     limits: Limits,
@@ -109,7 +113,7 @@ impl SimulatedSandbox {
     pub(crate) fn new(
         kind: EngineKind,
         worker: WorkerProcess,
-        trees: ServedTrees,
+        trees: SharedTrees,
         limits: Limits,
         enforcement: EnforcementReport,
         next_level: Option<NextLevel>,
@@ -121,6 +125,7 @@ impl SimulatedSandbox {
             code,
             worker,
             trees,
+            caller: None,
             next_level,
             limits,
             enforcement,
@@ -141,6 +146,40 @@ impl SimulatedSandbox {
         };
         sandbox.send(&ToWorker::Setup(setup.clone()))?;
         Ok(sandbox)
+    }
+
+    /// The same, whose files are those of `caller`.
+    pub(crate) fn for_caller(self, caller: FileCaller) -> Self {
+        Self {
+            caller: Some(caller),
+            ..self
+        }
+    }
+
+    /// The number of its worker, which is not reaped before it is gone.
+    pub(crate) fn worker_pid(&self) -> Pid {
+        self.worker.pid()
+    }
+
+    /// Stops its worker.
+    ///
+    /// # Errors
+    /// `EPERM`.
+    pub(crate) fn stop_worker(&self) -> io::Result<()> {
+        self.worker.signal(Signal::STOP)
+    }
+
+    /// Has its worker go on.
+    ///
+    /// # Errors
+    /// `EPERM`.
+    pub(crate) fn continue_worker(&self) -> io::Result<()> {
+        self.worker.signal(Signal::CONT)
+    }
+
+    /// It was stopped for so long: what it had to take meanwhile it could not.
+    pub(crate) fn postpone(&mut self, elapsed: Duration) {
+        self.untaken_since = self.untaken_since.map(|since| since + elapsed);
     }
 
     fn send(&mut self, message: &ToWorker) -> Result<(), IsolationError> {
@@ -244,8 +283,13 @@ impl SimulatedSandbox {
             }
             FromWorker::Output { stream, bytes } => self.output(stream, bytes),
             FromWorker::Files(request) => {
-                let answer = self.trees.answer(request);
-                let hits = self.trees.take_hits();
+                let mut trees = self.trees.borrow_mut();
+                let answer = match self.caller {
+                    Some(caller) => trees.answer_to(caller, request),
+                    None => trees.answer(request),
+                };
+                let hits = trees.take_hits();
+                drop(trees);
                 self.note_hits(hits);
                 self.send(&ToWorker::Files(answer))?;
             }
@@ -276,7 +320,8 @@ impl SimulatedSandbox {
                 None => self.lose(Some("it asks for a program, and has none"))?,
             },
             FromWorker::Code { mount, path, anew } => {
-                for message in self.code.pieces(&mut self.trees, mount, &path, anew) {
+                let pieces = self.code.pieces(&mut self.trees.borrow_mut(), mount, &path, anew);
+                for message in pieces {
                     self.send(&message)?;
                 }
             }
@@ -379,7 +424,7 @@ impl SimulatedSandbox {
         self.account_program(last);
         match ended {
             Some(run) => {
-                self.trees.changed_by_others();
+                self.trees.borrow_mut().changed_by_others();
                 self.send(&ToWorker::Ran(run))
             }
             None => Ok(()),
@@ -457,6 +502,10 @@ impl Sandbox for SimulatedSandbox {
         }
         if self.current.is_some() {
             return self.unsupported("carry out two commands at once");
+        }
+        if let Some(user) = request.user {
+            let (uid, gid) = (user.uid, user.gid);
+            self.caller = Some(FileCaller { uid, gid });
         }
         let word = |word: &std::ffi::OsString| ByteWord(word.as_encoded_bytes().to_vec());
         let id = ExecId(self.next_exec);
@@ -594,13 +643,13 @@ impl Sandbox for SimulatedSandbox {
     }
 
     fn usage(&mut self) -> RunUsage {
-        self.usage.workspace_bytes = Some(self.trees.layer_bytes());
+        self.usage.workspace_bytes = Some(self.trees.borrow().layer_bytes());
         self.usage.clone()
     }
 
     fn measure(&mut self) -> UsageMeasure {
         UsageMeasure {
-            disk_bytes: self.trees.layer_bytes(),
+            disk_bytes: self.trees.borrow().layer_bytes(),
             ..UsageMeasure::default()
         }
     }

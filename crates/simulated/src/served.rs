@@ -1,21 +1,28 @@
 //! What a plan grants of the host's files, as trees that a worker is served.
 
+mod homes;
+mod parts;
+
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use offleash_core::level::Level;
 use offleash_core::plan::{Plan, PlanEntry, PlanNode};
 use offleash_core::record::LimitHit;
-use offleash_core::spec::MountAccess;
 use offleash_core::text::Text;
 use offleash_isolation::error::IsolationError;
+use rustix::io::Errno;
 
-use crate::tree::{InnerPath, ServedTree};
+use crate::tree::{FileCaller, InnerPath, LayerQuota, ServedTree, SharedQuota, TreeChange};
 use crate::wire::{FileAnswer, FileRequest, MountPoint};
+pub(crate) use parts::usual_caller;
 
 /// The rule of what every sandbox with processes has of the machine, and this one has not.
 const SYSTEM_RULE: &str = "system";
-/// How a rule begins that the owner asked for by a mount.
-const MOUNT_RULE: &str = "mount";
+
+/// The trees of one sandbox, as all that use them have them.
+pub(crate) type SharedTrees = Rc<RefCell<ServedTrees>>;
 
 /// The trees of one sandbox.
 #[derive(Debug)]
@@ -30,47 +37,20 @@ impl ServedTrees {
     /// `NotEnforceable` for what this level does not have, `Step` when a directory cannot be opened.
     pub(crate) fn open(plan: &Plan) -> Result<Self, IsolationError> {
         refuse_covers(plan)?;
+        // All parts of a root of its own count together.
+        let of_root = SharedQuota::new(LayerQuota::new(&plan.limits));
         let mut trees = Vec::new();
         for entry in &plan.entries {
             let is_asked_for = !entry.rule.starts_with(SYSTEM_RULE);
-            let (lower, upper) = match &entry.node {
-                PlanNode::Overlay { lower, layer } => (lower, Some(layer.join("upper"))),
-                PlanNode::Bind {
-                    source,
-                    access: MountAccess::Ro,
-                } if is_asked_for => {
-                    if !source.is_dir() {
-                        if entry.rule.starts_with(MOUNT_RULE) {
-                            return Err(not_here("a mount of a single file", "it serves directories alone"));
-                        }
-                        continue;
-                    }
-                    (source, None)
+            let tree = match &entry.node {
+                PlanNode::Overlay { .. } | PlanNode::Bind { .. } if is_asked_for || parts::is_overlay(entry) => {
+                    parts::of_the_host(plan, entry)
                 }
-                PlanNode::Bind {
-                    access: MountAccess::Rw,
-                    ..
-                } if is_asked_for => {
-                    return Err(not_here(
-                        "a mount that is written to",
-                        "what is written goes into the run's layer",
-                    ));
-                }
-                PlanNode::Volume { .. } => return Err(not_here("a volume", "it keeps files for the run alone")),
-                PlanNode::Base { .. } => {
-                    return Err(not_here("a root of its own", "it runs no program of an image"));
-                }
+                PlanNode::Volume { .. } => parts::of_volume(plan, entry),
+                PlanNode::Base { .. } => parts::of_own_root(plan, entry, &of_root),
                 _ => continue,
-            };
-            let hidden = hidden_below(plan, &entry.target);
-            let tree = ServedTree::open(lower, upper.as_deref(), hidden, &plan.limits);
-            let tree = tree.map_err(|errno| IsolationError::Step {
-                level: Level::Simulated,
-                step: "opening a directory that is served".to_owned(),
-                subject: lower.to_string_lossy().into_owned(),
-                source: errno.into(),
-            })?;
-            trees.push((entry.target.clone(), tree));
+            }?;
+            trees.extend(tree.map(|tree| (entry.target.clone(), tree)));
         }
         Ok(Self { trees })
     }
@@ -84,17 +64,81 @@ impl ServedTrees {
         paths.map(|path| MountPoint { path }).collect()
     }
 
-    /// Carries out what a worker asks.
+    /// Carries out what a worker asks for the usual user.
     pub(crate) fn answer(&mut self, request: FileRequest) -> FileAnswer {
-        let tree = usize::try_from(request.mount)
-            .ok()
-            .and_then(|number| self.trees.get_mut(number));
-        match tree {
-            Some((_, tree)) => tree.answer(&request.path, request.operation),
-            None => FileAnswer::Failed {
-                errno: rustix::io::Errno::INVAL.raw_os_error(),
-            },
+        match self.tree(request.mount) {
+            Some(tree) => tree.answer(&request.path, request.operation),
+            None => no_tree(),
         }
+    }
+
+    /// Carries out what a worker asks.
+    pub(crate) fn answer_to(&mut self, caller: FileCaller, request: FileRequest) -> FileAnswer {
+        match self.tree(request.mount) {
+            Some(tree) => tree.answer_to(caller, &request.path, request.operation),
+            None => no_tree(),
+        }
+    }
+
+    fn tree(&mut self, number: u32) -> Option<&mut ServedTree> {
+        let number = usize::try_from(number).ok()?;
+        self.trees.get_mut(number).map(|(_, tree)| tree)
+    }
+
+    /// The tree of that number, which is one of [`Self::locate`].
+    pub(crate) fn numbered(&mut self, number: usize) -> Result<&mut ServedTree, Errno> {
+        self.trees.get_mut(number).map(|(_, tree)| tree).ok_or(Errno::NOENT)
+    }
+
+    /// In which tree a path lies, and where there; `None` where nothing is served.
+    pub(crate) fn locate(&self, path: &Path) -> Option<(usize, InnerPath)> {
+        let of_tree = |(number, (target, _)): (usize, &(PathBuf, ServedTree))| {
+            let below = path.strip_prefix(target).ok()?;
+            Some((target.components().count(), number, below.to_owned()))
+        };
+        let deepest = self
+            .trees
+            .iter()
+            .enumerate()
+            .filter_map(of_tree)
+            .max_by_key(|(depth, ..)| *depth);
+        let (_, number, below) = deepest?;
+        Some((number, InnerPath::parse(below.as_os_str().as_encoded_bytes()).ok()?))
+    }
+
+    /// Whether a tree begins at a path, or below it.
+    pub(crate) fn has_tree_at_or_below(&self, path: &Path) -> bool {
+        self.trees.iter().any(|(target, _)| target.starts_with(path))
+    }
+
+    /// The names in a directory that lead to trees below it.
+    pub(crate) fn names_to_trees(&self, directory: &Path) -> Vec<Vec<u8>> {
+        let name = |(target, _): &(PathBuf, ServedTree)| {
+            let below = target.strip_prefix(directory).ok()?;
+            let name = below.iter().next()?;
+            Some(name.as_encoded_bytes().to_vec())
+        };
+        self.trees.iter().filter_map(name).collect()
+    }
+
+    /// Whether every path lies in a tree.
+    pub(crate) fn has_root(&self) -> bool {
+        self.locate(Path::new("/")).is_some()
+    }
+
+    /// Has changes told from now on, or no more.
+    pub(crate) fn tell_changes(&mut self, is_wanted: bool) {
+        self.trees.iter_mut().for_each(|(_, tree)| tree.tell_changes(is_wanted));
+    }
+
+    /// What has changed since this was asked last, each with where its tree is.
+    pub(crate) fn take_changes(&mut self) -> Vec<(PathBuf, TreeChange)> {
+        let of_tree = |(target, tree): &mut (PathBuf, ServedTree)| {
+            let changes = tree.take_changes().into_iter();
+            let target = target.clone();
+            changes.map(move |change| (target.clone(), change)).collect::<Vec<_>>()
+        };
+        self.trees.iter_mut().flat_map(of_tree).collect()
     }
 
     /// Limits that were hit since this was asked last.
@@ -109,7 +153,19 @@ impl ServedTrees {
 
     /// What the layers take, in bytes.
     pub(crate) fn layer_bytes(&self) -> u64 {
-        self.trees.iter().map(|(_, tree)| tree.layer_bytes()).sum()
+        let mut counted: Vec<&SharedQuota> = Vec::new();
+        for (_, tree) in &self.trees {
+            if !counted.iter().any(|quota| quota.is_same(tree.quota())) {
+                counted.push(tree.quota());
+            }
+        }
+        counted.iter().map(|quota| quota.lock().bytes()).sum()
+    }
+}
+
+fn no_tree() -> FileAnswer {
+    FileAnswer::Failed {
+        errno: Errno::INVAL.raw_os_error(),
     }
 }
 

@@ -3,12 +3,16 @@
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
+use offleash_core::plan::{Plan, SandboxUser};
 use offleash_isolation::limits::SUPERVISE_COMMAND;
 use offleash_sys::process::{self, ResourceUsage};
 use offleash_sys::socket;
 use offleash_sys::spawn::{self, OrphanFate, SessionChoice, SpawnCommand};
 use rustix::fs::{Mode, OFlags};
-use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, WaitIdStatus};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus};
+use rustix::thread::CpuSet;
+
+use crate::wire::{MountPoint, WorkerSetup};
 
 /// How much is read of what a worker has to complain of.
 const MAX_COMPLAINT: usize = 4096;
@@ -32,6 +36,22 @@ pub(crate) struct WorkerEnd {
     pub(crate) usage: ResourceUsage,
     /// The first of what it said of itself, which is not to be believed further than a cause goes.
     pub(crate) complaint: String,
+}
+
+/// What a worker of a sandbox needs for commands of `user`.
+pub(crate) fn worker_setup(plan: &Plan, mounts: Vec<MountPoint>, user: &SandboxUser) -> WorkerSetup {
+    let limits = &plan.limits;
+    WorkerSetup {
+        memory: limits.memory.map(|bytes| bytes.0),
+        cpu_seconds: limits.cpu_time.map(|time| time.0.div_ceil(1000)),
+        output: limits.output.map(|bytes| bytes.0),
+        tmp: limits.tmp.map(|bytes| bytes.0),
+        file_size: limits.file_size.map(|bytes| bytes.0),
+        mounts,
+        user: user.name.clone(),
+        home: user.home.as_os_str().as_encoded_bytes().to_vec(),
+        hostname: plan.hostname.clone(),
+    }
 }
 
 impl WorkerProcess {
@@ -81,6 +101,44 @@ impl WorkerProcess {
             complaints,
             is_reaped: false,
         })
+    }
+
+    /// Its number, which is its own until it is reaped.
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Sends it a signal. One that is gone is no error.
+    ///
+    /// # Errors
+    /// `EPERM`.
+    pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
+        match rustix::process::pidfd_send_signal(&self.pidfd, signal) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Has it, and what threads it starts from now on, run on `count` of the processors that this process may use.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn stay_on(&self, count: u64) -> io::Result<()> {
+        let allowed = rustix::thread::sched_getaffinity(None)?;
+        let mine: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        if count >= mine.len() {
+            return Ok(());
+        }
+        // All of one sandbox are on the same ones, and those of others mostly on others.
+        let first = usize::try_from(std::process::id()).unwrap_or(0) % mine.len();
+        let mut some = CpuSet::new();
+        mine.iter()
+            .cycle()
+            .skip(first)
+            .take(count)
+            .for_each(|cpu| some.set(*cpu));
+        Ok(rustix::thread::sched_setaffinity(Some(self.pid), &some)?)
     }
 
     /// Kills it, if it has not ended, and says how it did; `None` when that was said.

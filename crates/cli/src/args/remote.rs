@@ -85,9 +85,9 @@ pub(crate) struct CreateArgs {
     /// configuration says `sandboxes.allow_ptrace`; label `offleash.allow_ptrace` says it.
     #[arg(long)]
     pub(crate) allow_ptrace: bool,
-    /// Isolation level, where it is to be another than the server's: `process`, `container` or `microvm`; label
-    /// `offleash.level` says it.
-    #[arg(long, value_name = "LEVEL", value_parser = ["process", "container", "microvm"])]
+    /// Isolation level, where it is to be another than the server's: `simulated`, `process`, `container` or `microvm`;
+    /// label `offleash.level` says it.
+    #[arg(long, value_name = "LEVEL", value_parser = ["simulated", "process", "container", "microvm"])]
     pub(crate) level: Option<String>,
     /// Let it reach nothing on the internet but what `--allow` names.
     #[arg(long)]

@@ -289,13 +289,13 @@ fn endpoints(written: &[String]) -> Result<Vec<BucketEndpoint>, Wrong> {
 /// Refuses levels at which no sandbox of the server can be made.
 fn check_level(config: &DaemonConfig) -> Result<(), Wrong> {
     /// Those of which sandboxes have a root of their own, as all of the server's have.
-    const THERE: [Level; 3] = [Level::Process, Level::Container, Level::Microvm];
+    const THERE: [Level; 4] = [Level::Simulated, Level::Process, Level::Container, Level::Microvm];
     let wrong = |key, level| {
         Wrong::new(
             key,
             format!(
-                "it is `{level}`, and sandboxes of the server are of level `{}`, `{}` or `{}`",
-                THERE[0], THERE[1], THERE[2]
+                "it is `{level}`, and sandboxes of the server are of level `{}`, `{}`, `{}` or `{}`",
+                THERE[0], THERE[1], THERE[2], THERE[3]
             ),
         )
     };

@@ -312,7 +312,7 @@ fn what_is_wrong_is_told_with_its_file_its_place_and_its_key() {
         ),
         (
             "[sandboxes]\nlevel = \"process-landlock\"",
-            "serve.toml:2:1: sandboxes.level: it is `process-landlock`, and sandboxes of the server are of level `process`, `container` or `microvm`",
+            "serve.toml:2:1: sandboxes.level: it is `process-landlock`, and sandboxes of the server are of level `simulated`, `process`, `container` or `microvm`",
         ),
         (
             "[sandboxes]\ndegrade = \"maybe\"",

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::support::sdks;
 
 /// Python's, as it is laid out beside one another so that modules import each other.
-const PYTHON: [(&str, &str); 21] = [
+const PYTHON: [(&str, &str); 22] = [
     ("cases.py", include_str!("python/cases.py")),
     ("network.py", include_str!("python/network.py")),
     ("lifecycle.py", include_str!("python/lifecycle.py")),
@@ -20,6 +20,7 @@ const PYTHON: [(&str, &str); 21] = [
     ("reach.py", include_str!("python/reach.py")),
     ("code.py", include_str!("python/code.py")),
     ("hostile.py", include_str!("python/hostile.py")),
+    ("simulated.py", include_str!("python/simulated.py")),
     ("packages.py", include_str!("python/packages.py")),
     ("async_lifecycle.py", include_str!("python/async_lifecycle.py")),
     ("async_commands.py", include_str!("python/async_commands.py")),

@@ -87,6 +87,13 @@ fn an_sdk_works_with_virtual_machines() {
     assert_works_at(&config, "python", &PYTHON[1..=1]);
 }
 
+/// And so is one whose sandboxes have a simulated shell, for what that has.
+#[test]
+fn an_sdk_works_with_simulated_shells() {
+    let config = format!("{WITH_POOL}level = \"simulated\"\n");
+    assert_works_at(&config, "python", &["simulated"]);
+}
+
 fn assert_works(sdk: &str, modules: &[&str]) {
     assert_works_at(WITH_POOL, sdk, modules);
 }

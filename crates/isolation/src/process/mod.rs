@@ -74,6 +74,17 @@ impl Backend for ProcessBackend {
     }
 }
 
+/// Gives the writable layers of a sandbox to the ids that one of this level would have, for a level that has no namespaces and
+/// leaves layers in the same form.
+///
+/// # Errors
+/// When the sandbox's ids are not to be had, or a layer cannot be given away.
+pub fn give_layers(plan: &Plan) -> Result<(), IsolationError> {
+    let identity = identity::choose(&SandboxIds::of(plan));
+    let identity = identity.map_err(|error| failed("choosing ids for", plan.id.as_str(), error))?;
+    layers::prepare_layers(plan, &identity)
+}
+
 /// What bounds a sandbox itself. What a zygote's first process bounds or counts is all that lies below, too: the kernel alone
 /// ends or refuses those of its processes which are too much.
 fn limits_of_itself(plan: &Plan) -> Limits {

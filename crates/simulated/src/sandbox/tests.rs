@@ -1,8 +1,10 @@
 //! The supervisor's end of a worker, beside one whose part a test plays.
 
+use std::cell::RefCell;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use offleash_core::exec::{ExecEnd, ExecEvent, ExecRequest, OutputStream, Stdin};
@@ -58,6 +60,7 @@ fn sandbox(fixture: &PlanFixture, next_level: Option<NextLevel>) -> (SimulatedSa
     let trees = ServedTrees::open(&fixture.plan).unwrap();
     let (limits, setup) = (fixture.plan.limits.clone(), setup(&trees));
     let (enforcement, code) = (EnforcementReport::default(), CodeOfFiles::new(None));
+    let trees = Rc::new(RefCell::new(trees));
     let made = SimulatedSandbox::new(SHELL, process, trees, limits, enforcement, next_level, code, &setup);
     (made.unwrap(), socket.into())
 }

@@ -5,14 +5,14 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
-use super::read::{OWNER_READS, names_in, open_file};
-use super::{DIRECTORY, DirectoryPair, Found, InnerPath, ServedTree, is_directory, names, stat_at};
+use super::copy_up::NewEntry;
+use super::owners::is_sticky;
+use super::read::{names_in, open_file};
+use super::{DIRECTORY, FileCaller, Found, InnerPath, LayerOwners, ServedTree, StackedDirectory, is_directory, names};
 
-/// What is copied at once.
-const COPIED_AT_ONCE: usize = 64 * 1024;
 const OWNER_WRITES: u32 = 0o200;
 /// What permissions can be given: nothing that has a program run as somebody else.
-const GIVEN_MODES: u32 = 0o1777;
+pub(super) const GIVEN_MODES: u32 = 0o1777;
 const NEW_FILE: Mode = Mode::from_raw_mode(0o644);
 const NEW_DIRECTORY: Mode = Mode::from_raw_mode(0o755);
 
@@ -23,35 +23,45 @@ struct Writable {
 }
 
 impl ServedTree {
-    /// Makes the file `total` bytes long, of which these are the first.
-    pub(super) fn replace(&mut self, path: &InnerPath, total: u64, bytes: &[u8]) -> Result<(), Errno> {
-        if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > total {
+    /// Makes the file `total` bytes long, of which these are the first; whether it was not there.
+    pub(super) fn replace(&mut self, path: &InnerPath, total: u64, bytes: &[u8]) -> Result<bool, Errno> {
+        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        if length > total {
             return Err(Errno::INVAL);
         }
         let (parent, name) = path.split().ok_or(Errno::ISDIR)?;
-        let found = self.find(path)?;
-        let (mode, before) = match &found {
+        let (upper, place) = (self.upper_owners, self.directory(&parent)?);
+        let found = place.find(name)?;
+        let owners = match &found {
+            Found::Lower(_, number) => place.owners_of(*number, upper),
+            _ => upper,
+        };
+        let (made, before) = match &found {
             Found::Directory(_) => return Err(Errno::ISDIR),
-            Found::Upper(stat) | Found::Lower(stat) => {
+            Found::Upper(stat) | Found::Lower(stat, _) => {
                 if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
                     return Err(Errno::LOOP);
                 }
-                let is_upper = matches!(found, Found::Upper(_));
-                if !self.lets(stat, is_upper, OWNER_WRITES) {
+                if !self.lets(stat, owners, OWNER_WRITES) {
                     return Err(Errno::ACCESS);
                 }
                 let size = u64::try_from(stat.st_size).unwrap_or(0);
-                (Mode::from_raw_mode(stat.st_mode & 0o777), is_upper.then_some(size))
+                let mode = Mode::from_raw_mode(stat.st_mode & 0o777);
+                let made = NewEntry {
+                    mode,
+                    owner: owners.shown(stat, self.user),
+                };
+                (made, matches!(found, Found::Upper(_)).then_some(size))
             }
-            Found::Nothing => (NEW_FILE, None),
+            Found::Nothing => (self.own(NEW_FILE), None),
         };
-        if matches!(found, Found::Nothing) {
+        let is_new = matches!(found, Found::Nothing);
+        if is_new {
             self.check_writable(&parent)?;
         }
         // The rest comes in further pieces, which count as they come.
-        self.quota.would_fit(before.unwrap_or(0), total)?;
-        self.quota
-            .resize(before.unwrap_or(0), u64::try_from(bytes.len()).unwrap_or(u64::MAX))?;
+        self.quota.lock().would_fit(before.unwrap_or(0), total)?;
+        self.quota.lock().resize(before.unwrap_or(0), length)?;
         let file = match before {
             Some(_) => {
                 let directory = self.upper_directory(&parent)?;
@@ -59,20 +69,23 @@ impl ServedTree {
                 rustix::fs::ftruncate(&file, 0)?;
                 file
             }
-            None => self.create(&parent, name, mode)?,
+            None => self.create(&parent, name, made)?,
         };
-        write_all(&file, bytes, 0)
+        write_all(&file, bytes, 0)?;
+        Ok(is_new)
     }
 
-    pub(super) fn append(&mut self, path: &InnerPath, bytes: &[u8]) -> Result<(), Errno> {
+    /// Adds bytes to a file; whether it was not there.
+    pub(super) fn append(&mut self, path: &InnerPath, bytes: &[u8]) -> Result<bool, Errno> {
         if matches!(self.find(path)?, Found::Nothing) {
             let total = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
             return self.replace(path, total, bytes);
         }
         let Writable { file, size } = self.writable(path)?;
         let added = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-        self.quota.resize(size, size.saturating_add(added))?;
-        write_all(&file, bytes, size)
+        self.quota.lock().resize(size, size.saturating_add(added))?;
+        write_all(&file, bytes, size)?;
+        Ok(false)
     }
 
     /// Writes into a file that is there.
@@ -80,14 +93,14 @@ impl ServedTree {
         let Writable { file, size } = self.writable(path)?;
         let added = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         let end = offset.checked_add(added).ok_or(Errno::FBIG)?;
-        self.quota.resize(size, size.max(end))?;
+        self.quota.lock().resize(size, size.max(end))?;
         write_all(&file, bytes, offset)
     }
 
     /// Cuts a file that is there, or fills it up with zeroes.
     pub(super) fn resize(&mut self, path: &InnerPath, after: u64) -> Result<(), Errno> {
         let Writable { file, size } = self.writable(path)?;
-        self.quota.resize(size, after)?;
+        self.quota.lock().resize(size, after)?;
         rustix::fs::ftruncate(&file, after)
     }
 
@@ -99,15 +112,14 @@ impl ServedTree {
             return Err(Errno::EXIST);
         }
         self.check_writable(&parent)?;
-        self.quota.add_entry(path.depth())?;
+        self.quota.lock().add_entry(path.depth())?;
         let is_over = self.directory(&parent)?.has_below(name)?;
         let directory = self.upper_directory(&parent)?;
         names::remove_whiteout(directory.as_fd(), name)?;
         self.last = None;
         rustix::fs::mkdirat(&directory, name, NEW_DIRECTORY)?;
         let made = rustix::fs::openat(&directory, name, DIRECTORY, Mode::empty())?;
-        // Whatever the mask of this process is.
-        rustix::fs::fchmod(&made, NEW_DIRECTORY)?;
+        self.settle(&made, self.own(NEW_DIRECTORY))?;
         match is_over {
             true => names::make_opaque(&made),
             false => Ok(()),
@@ -123,10 +135,11 @@ impl ServedTree {
             return Err(Errno::NOENT);
         }
         self.check_writable(&parent)?;
-        self.quota.add_entry(path.depth())?;
+        self.quota.lock().add_entry(path.depth())?;
         let directory = self.upper_directory(&parent)?;
         names::remove_whiteout(directory.as_fd(), name)?;
-        rustix::fs::symlinkat(target, &directory, name)
+        rustix::fs::symlinkat(target, &directory, name)?;
+        self.give_link(&directory, name, (self.caller.uid, self.caller.gid))
     }
 
     /// Removes a file, a link or an empty directory.
@@ -137,28 +150,29 @@ impl ServedTree {
             return Err(Errno::NOENT);
         }
         self.check_writable(&parent)?;
+        self.check_sticky(&parent, path)?;
         if matches!(found, Found::Directory(_)) && !self.is_empty(path)? {
             return Err(Errno::NOTEMPTY);
         }
         let is_over = self.directory(&parent)?.has_below(name)?;
         self.last = None;
         match found {
-            Found::Directory(DirectoryPair { upper: Some(upper), .. }) => {
+            Found::Directory(StackedDirectory { upper: Some(upper), .. }) => {
                 for mark in names_in(&upper)? {
                     rustix::fs::unlinkat(&upper, mark.as_slice(), AtFlags::empty())?;
                 }
                 let directory = self.upper_directory(&parent)?;
                 rustix::fs::unlinkat(&directory, name, AtFlags::REMOVEDIR)?;
-                self.quota.remove_entry();
+                self.quota.lock().remove_entry();
             }
             Found::Upper(stat) => {
                 let directory = self.upper_directory(&parent)?;
                 rustix::fs::unlinkat(&directory, name, AtFlags::empty())?;
                 // Of a link no bytes were counted.
                 if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
-                    self.quota.resize(u64::try_from(stat.st_size).unwrap_or(0), 0)?;
+                    self.quota.lock().resize(u64::try_from(stat.st_size).unwrap_or(0), 0)?;
                 }
-                self.quota.remove_entry();
+                self.quota.lock().remove_entry();
             }
             _ => {}
         }
@@ -181,15 +195,16 @@ impl ServedTree {
         }
         self.check_writable(&from_parent)?;
         self.check_writable(&to_parent)?;
-        self.quota.check_depth(to.depth())?;
+        self.check_sticky(&from_parent, from)?;
+        self.quota.lock().check_depth(to.depth())?;
         let moves_directory = match self.find(from)? {
             Found::Nothing => return Err(Errno::NOENT),
-            Found::Directory(DirectoryPair { lower: Some(_), .. }) => return Err(Errno::XDEV),
+            Found::Directory(found) if !found.lowers.is_empty() => return Err(Errno::XDEV),
             // What is in it would lie deeper, which is looked at when it is copied.
             Found::Directory(_) if to.depth() > from.depth() => return Err(Errno::XDEV),
             Found::Directory(_) => true,
             Found::Upper(_) => false,
-            Found::Lower(_) => {
+            Found::Lower(..) => {
                 self.copy_up(from)?;
                 false
             }
@@ -197,8 +212,8 @@ impl ServedTree {
         match (self.find(to)?, moves_directory) {
             (Found::Nothing, _) => {}
             (Found::Directory(_), false) => return Err(Errno::ISDIR),
-            (Found::Upper(_) | Found::Lower(_), true) => return Err(Errno::NOTDIR),
-            (Found::Directory(_) | Found::Upper(_) | Found::Lower(_), _) => self.remove(to)?,
+            (Found::Upper(_) | Found::Lower(..), true) => return Err(Errno::NOTDIR),
+            (Found::Directory(_) | Found::Upper(_) | Found::Lower(..), _) => self.remove(to)?,
         }
         let is_over = self.directory(&to_parent)?.has_below(to_name)?;
         let was_over = self.directory(&from_parent)?.has_below(from_name)?;
@@ -219,6 +234,7 @@ impl ServedTree {
 
     pub(super) fn chmod(&mut self, path: &InnerPath, mode: u32) -> Result<(), Errno> {
         let mode = Mode::from_raw_mode(mode & GIVEN_MODES);
+        self.check_owner(path)?;
         let is_root = path.depth() == 0;
         if is_root || matches!(self.find(path)?, Found::Directory(_)) {
             let directory = self.upper_directory(path)?;
@@ -230,6 +246,18 @@ impl ServedTree {
         rustix::fs::fchmod(&file, mode)
     }
 
+    /// Gives what is in the layer to somebody inside.
+    ///
+    /// # Errors
+    /// As the kernel numbers them.
+    pub(crate) fn give(&mut self, caller: FileCaller, path: &InnerPath, owner: (u32, u32)) -> Result<(), Errno> {
+        self.caller = caller;
+        let (parent, name) = path.split().ok_or(Errno::BUSY)?;
+        let directory = self.upper_directory(&parent)?;
+        self.last = None;
+        self.give_link(&directory, name, owner)
+    }
+
     pub(super) fn touch(&mut self, path: &InnerPath, seconds: i64, nanoseconds: u32) -> Result<(), Errno> {
         let time = Timespec {
             tv_sec: seconds,
@@ -239,6 +267,7 @@ impl ServedTree {
             last_access: time,
             last_modification: time,
         };
+        self.check_owner(path)?;
         let is_root = path.depth() == 0;
         if is_root || matches!(self.find(path)?, Found::Directory(_)) {
             let directory = self.upper_directory(path)?;
@@ -250,13 +279,15 @@ impl ServedTree {
 
     /// The file in the layer, where it is copied if it is not there.
     fn writable(&mut self, path: &InnerPath) -> Result<Writable, Errno> {
-        match self.find(path)? {
-            Found::Directory(_) => return Err(Errno::ISDIR),
-            Found::Nothing => return Err(Errno::NOENT),
-            Found::Upper(stat) if !self.lets(&stat, true, OWNER_WRITES) => return Err(Errno::ACCESS),
-            Found::Lower(stat) if !self.lets(&stat, false, OWNER_WRITES) => return Err(Errno::ACCESS),
-            Found::Upper(_) => {}
-            Found::Lower(_) => self.copy_up(path)?,
+        let (stat, owners) = self.examine(path)?;
+        if is_directory(&stat) {
+            return Err(Errno::ISDIR);
+        }
+        if !self.lets(&stat, owners, OWNER_WRITES) {
+            return Err(Errno::ACCESS);
+        }
+        if let Found::Lower(..) = self.find(path)? {
+            self.copy_up(path)?;
         }
         let (parent, name) = path.split().ok_or(Errno::ISDIR)?;
         let directory = self.upper_directory(&parent)?;
@@ -265,103 +296,33 @@ impl ServedTree {
         Ok(Writable { file, size })
     }
 
-    /// Directory and name in the layer of something that is no directory.
-    fn copy_up_file(&mut self, path: &InnerPath) -> Result<(OwnedFd, Vec<u8>), Errno> {
-        match self.find(path)? {
-            Found::Nothing => return Err(Errno::NOENT),
-            Found::Lower(_) => self.copy_up(path)?,
-            Found::Upper(_) | Found::Directory(_) => {}
-        }
-        let (parent, name) = path.split().ok_or(Errno::ISDIR)?;
-        Ok((self.upper_directory(&parent)?, name.to_vec()))
-    }
-
-    /// Copies a file or a link of the host into the layer.
-    fn copy_up(&mut self, path: &InnerPath) -> Result<(), Errno> {
-        let (parent, name) = path.split().ok_or(Errno::ISDIR)?;
-        let lower = match &self.directory(&parent)?.lower {
-            Some(lower) => lower.try_clone().map_err(|_| Errno::MFILE)?,
-            None => return Err(Errno::NOENT),
-        };
-        let stat = stat_at(lower.as_fd(), name)?;
-        let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
-        if !is_link && !self.lets(&stat, false, OWNER_READS) {
-            return Err(Errno::ACCESS);
-        }
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Symlink => {
-                let target = rustix::fs::readlinkat(&lower, name, Vec::new())?;
-                self.quota.add_entry(path.depth())?;
-                let directory = self.upper_directory(&parent)?;
-                rustix::fs::symlinkat(target.as_c_str(), &directory, name)
-            }
-            FileType::RegularFile => {
-                let from = open_file(lower.as_fd(), name, OFlags::RDONLY)?;
-                self.quota.resize(0, u64::try_from(stat.st_size).unwrap_or(0))?;
-                let to = self.create(&parent, name, Mode::from_raw_mode(stat.st_mode & 0o777))?;
-                copy_contents(&from, &to)?;
-                let time = Timespec {
-                    tv_sec: stat.st_mtime,
-                    tv_nsec: i64::try_from(stat.st_mtime_nsec).unwrap_or(0),
-                };
-                let times = Timestamps {
-                    last_access: time,
-                    last_modification: time,
-                };
-                rustix::fs::futimens(&to, &times)
-            }
-            _ => Err(Errno::NXIO),
-        }
-    }
-
-    /// Makes an empty file in the layer, where there is none or only the mark of one that is gone.
-    fn create(&mut self, parent: &InnerPath, name: &[u8], mode: Mode) -> Result<OwnedFd, Errno> {
-        self.quota.add_entry(parent.depth() + 1)?;
-        let directory = self.upper_directory(parent)?;
-        names::remove_whiteout(directory.as_fd(), name)?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&directory, name, flags, mode)?;
-        rustix::fs::fchmod(&file, mode)?;
-        Ok(file)
-    }
-
     fn check_writable(&mut self, directory: &InnerPath) -> Result<(), Errno> {
-        let pair = self.directory(directory)?;
-        let (stat, is_upper) = (pair.stat()?, pair.upper.is_some());
-        match self.lets(&stat, is_upper, OWNER_WRITES) {
+        match self.lets_in(directory, OWNER_WRITES)? {
             true => Ok(()),
             false => Err(Errno::ACCESS),
         }
     }
 
-    /// The directory in the layer, which is made, with those that lead to it, if only the host has it.
-    fn upper_directory(&mut self, path: &InnerPath) -> Result<OwnedFd, Errno> {
-        if let Some(upper) = &self.directory(path)?.upper {
-            return upper.try_clone().map_err(|_| Errno::MFILE);
+    /// Refuses to change the permissions of what belongs to somebody else.
+    fn check_owner(&mut self, path: &InnerPath) -> Result<(), Errno> {
+        let (stat, owners) = self.examine(path)?;
+        match owners.is_owner(self.caller, &stat) || matches!(owners, LayerOwners::Only(_)) {
+            true => Ok(()),
+            false => Err(Errno::PERM),
         }
-        let root = self.upper.as_ref().ok_or(Errno::ROFS)?;
-        let mut upper = root.try_clone().map_err(|_| Errno::MFILE)?;
-        let mut here = InnerPath::default();
-        for name in path.names() {
-            here = here.join(name);
-            let made = match stat_at(upper.as_fd(), name) {
-                Ok(stat) if is_directory(&stat) => false,
-                Ok(_) => return Err(Errno::NOTDIR),
-                Err(Errno::NOENT) => true,
-                Err(error) => return Err(error),
-            };
-            if made {
-                let mode = Mode::from_raw_mode(self.directory(&here)?.stat()?.st_mode & 0o7777);
-                self.quota.add_entry(here.depth())?;
-                rustix::fs::mkdirat(&upper, name, Mode::RWXU)?;
-                upper = rustix::fs::openat(&upper, name, DIRECTORY, Mode::empty())?;
-                rustix::fs::fchmod(&upper, mode)?;
-            } else {
-                upper = rustix::fs::openat(&upper, name, DIRECTORY, Mode::empty())?;
-            }
+    }
+
+    /// Refuses to take what belongs to somebody else out of a directory in which only owners do that.
+    fn check_sticky(&mut self, parent: &InnerPath, path: &InnerPath) -> Result<(), Errno> {
+        let (place, owners) = self.examine(parent)?;
+        if !is_sticky(&place) || owners.is_owner(self.caller, &place) {
+            return Ok(());
         }
-        self.last = None;
-        Ok(upper)
+        let (stat, owners) = self.examine(path)?;
+        match owners.is_owner(self.caller, &stat) {
+            true => Ok(()),
+            false => Err(Errno::PERM),
+        }
     }
 }
 
@@ -373,7 +334,7 @@ fn open_any(directory: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     }
 }
 
-fn write_all(file: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> Result<(), Errno> {
+pub(super) fn write_all(file: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> Result<(), Errno> {
     while !bytes.is_empty() {
         match rustix::io::pwrite(file, bytes, offset) {
             Ok(written) => {
@@ -385,20 +346,4 @@ fn write_all(file: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> Result<(), Er
         }
     }
     Ok(())
-}
-
-fn copy_contents(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
-    let mut buffer = vec![0; COPIED_AT_ONCE];
-    let mut offset = 0;
-    loop {
-        match rustix::io::pread(from, buffer.as_mut_slice(), offset) {
-            Ok(0) => return Ok(()),
-            Ok(count) => {
-                write_all(to, buffer.get(..count).unwrap_or_default(), offset)?;
-                offset += count as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
 }

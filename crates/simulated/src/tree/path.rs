@@ -34,7 +34,8 @@ impl InnerPath {
         names.collect::<Result<_, _>>().map(Self)
     }
 
-    pub(super) fn names(&self) -> impl Iterator<Item = &[u8]> {
+    /// Its names.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &[u8]> {
         self.0.iter().map(Vec::as_slice)
     }
 
@@ -49,7 +50,8 @@ impl InnerPath {
         Some((Self(before.to_vec()), last))
     }
 
-    pub(super) fn join(&self, name: &[u8]) -> Self {
+    /// A name below it.
+    pub(crate) fn join(&self, name: &[u8]) -> Self {
         let mut names = self.0.clone();
         names.push(name.to_vec());
         Self(names)

@@ -1,15 +1,39 @@
 //! What a layer may take.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use offleash_core::limits::{LimitName, Limits};
 use offleash_core::record::{LimitEffect, LimitHit};
+use offleash_core::volume::{VolumeQuota, VolumeUsage};
 use rustix::io::Errno;
 
 /// What a file takes is a whole number of these.
 const BLOCK: u64 = 4096;
 
+/// What all trees take that count together.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedQuota(Arc<Mutex<LayerQuota>>);
+
+impl SharedQuota {
+    pub(crate) fn new(quota: LayerQuota) -> Self {
+        Self(Arc::new(Mutex::new(quota)))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, LayerQuota> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether both are one.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
 /// What a layer takes, and how much it may.
 #[derive(Debug)]
-pub(super) struct LayerQuota {
+pub(crate) struct LayerQuota {
+    /// Which limits they are.
+    names: (LimitName, LimitName),
     bytes: u64,
     inodes: u64,
     max_bytes: Option<u64>,
@@ -22,8 +46,10 @@ pub(super) struct LayerQuota {
 }
 
 impl LayerQuota {
-    pub(super) fn new(limits: &Limits) -> Self {
+    /// Of a layer that is empty.
+    pub(crate) fn new(limits: &Limits) -> Self {
         Self {
+            names: (LimitName::Workspace, LimitName::Inodes),
             bytes: 0,
             inodes: 0,
             max_bytes: limits.workspace.map(|bytes| bytes.0),
@@ -35,12 +61,30 @@ impl LayerQuota {
         }
     }
 
+    /// Of a volume.
+    pub(crate) fn of_volume(quota: VolumeQuota, used: VolumeUsage, limits: &Limits) -> Self {
+        Self {
+            names: (LimitName::Volume, LimitName::VolumeInodes),
+            bytes: used.bytes,
+            inodes: used.inodes,
+            max_bytes: Some(quota.bytes.0),
+            max_inodes: Some(quota.inodes),
+            ..Self::new(limits)
+        }
+    }
+
+    /// Takes note of what is in the layer already.
+    pub(crate) fn add_found(&mut self, bytes: u64, inodes: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.inodes = self.inodes.saturating_add(inodes);
+    }
+
     /// Something is in the layer from now on that was not counted here, so that nothing is given back for what is removed.
     pub(super) fn stop_giving_back(&mut self) {
         self.has_counted_all = false;
     }
 
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
@@ -54,7 +98,7 @@ impl LayerQuota {
     /// `EDQUOT` beyond a limit, which is noted.
     pub(super) fn add_entry(&mut self, depth: usize) -> Result<(), Errno> {
         self.check_depth(depth)?;
-        self.check(LimitName::Inodes, self.max_inodes, self.inodes + 1, Errno::DQUOT)?;
+        self.check(self.names.1, self.max_inodes, self.inodes + 1, Errno::DQUOT)?;
         self.inodes += 1;
         Ok(())
     }
@@ -74,7 +118,7 @@ impl LayerQuota {
         self.check(LimitName::FileSize, self.max_file, after, Errno::FBIG)?;
         let taken = self.taken(before, after);
         if after > before {
-            self.check(LimitName::Workspace, self.max_bytes, taken, Errno::DQUOT)?;
+            self.check(self.names.0, self.max_bytes, taken, Errno::DQUOT)?;
         }
         self.bytes = taken;
         Ok(())
@@ -88,7 +132,7 @@ impl LayerQuota {
         self.check(LimitName::FileSize, self.max_file, after, Errno::FBIG)?;
         let taken = self.taken(before, after);
         self.check(
-            LimitName::Workspace,
+            self.names.0,
             self.max_bytes.filter(|_| after > before),
             taken,
             Errno::DQUOT,

@@ -296,7 +296,7 @@ fn links_take_no_bytes_and_give_none_back() {
         tree.done(name, FileOperation::Symlink { target: target.clone() });
         tree.done(name, FileOperation::Remove);
     }
-    assert_eq!(tree.tree.layer_bytes(), 4096);
+    assert_eq!(tree.tree.quota().lock().bytes(), 4096);
     let three = FileOperation::Replace {
         total: 8 * 1024,
         bytes: Vec::new(),
@@ -320,7 +320,7 @@ fn a_length_that_is_announced_and_does_not_fit_is_refused_before_anything_is_wri
     let bytes = b"head".to_vec();
     let total = 8 * 1024;
     tree.done("f", FileOperation::Replace { total, bytes });
-    assert_eq!(tree.tree.layer_bytes(), 4096);
+    assert_eq!(tree.tree.quota().lock().bytes(), 4096);
     let longer = FileOperation::Replace {
         total: 1,
         bytes: b"two".to_vec(),

@@ -16,6 +16,8 @@ mod link;
 #[cfg(feature = "shell")]
 mod remote_files;
 #[cfg(feature = "shell")]
+mod root_files;
+#[cfg(feature = "shell")]
 mod shell;
 #[cfg(feature = "shell")]
 mod unresolved;

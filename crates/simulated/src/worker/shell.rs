@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use offleash_bashkit::cuts::Told;
 use offleash_bashkit::{
-    Bash, Error, ExecOptions, ExecResult, ExecutionLimits, FileSystem as _, FsLimits, InMemoryFs, MemoryLimits,
+    Bash, Error, ExecOptions, ExecResult, ExecutionLimits, FileSystem, FsLimits, InMemoryFs, MemoryLimits,
     SessionLimits,
 };
 use offleash_core::exec::OutputStream;
@@ -17,6 +17,7 @@ use tokio::runtime::Runtime;
 use crate::engine::{EngineCommand, EngineEnd, EngineHost, EngineLimits, ShellEngine, ShellOutcome, ShortfallKind};
 use crate::wire::{MountPoint, WorkerSetup};
 use crate::worker::remote_files::RemoteFiles;
+use crate::worker::root_files::RootFiles;
 use crate::worker::unresolved::{Noted, ProgramsElsewhere};
 
 /// What a shell answers when it gives up.
@@ -36,6 +37,9 @@ const NO_LIMIT: u64 = 1 << 40;
 const MAX_COMPLAINT: usize = 500;
 /// Directories that are there before anything is written.
 const DIRECTORIES: [&str; 5] = ["/tmp", "/var/tmp", "/dev", "/usr/bin", "/bin"];
+
+/// A served tree, and where it is.
+type ServedMount = (PathBuf, RemoteFiles);
 
 /// The engine.
 pub(super) struct BashEngine {
@@ -95,6 +99,20 @@ impl BashEngine {
         Arc::new(InMemoryFs::with_limits(limits))
     }
 
+    /// The served trees, with where they are.
+    fn served(&self, noted: &Arc<Noted>) -> Vec<ServedMount> {
+        let mount = |(number, mount): (usize, &MountPoint)| {
+            let path = PathBuf::from(String::from_utf8_lossy(&mount.path).into_owned());
+            let files = RemoteFiles {
+                mount: u32::try_from(number).unwrap_or(u32::MAX),
+                host: self.host.clone(),
+                noted: noted.clone(),
+            };
+            (path, files)
+        };
+        self.mounts.iter().enumerate().map(mount).collect()
+    }
+
     async fn carry_out(&self, command: EngineCommand, noted: &Arc<Noted>) -> ShellOutcome {
         let own = self.own_files();
         for directory in DIRECTORIES.iter().map(Path::new).chain([self.home.as_path()]) {
@@ -102,15 +120,24 @@ impl BashEngine {
                 self.complain(&format!("{}: {error}", directory.display()));
             }
         }
-        for mount in &self.mounts {
-            let path = PathBuf::from(String::from_utf8_lossy(&mount.path).into_owned());
-            if let Some(parent) = path.parent() {
-                // There already, or below another mount.
-                let _made = own.mkdir(parent, true).await;
-            }
+        let (root, others): (Vec<ServedMount>, _) = self
+            .served(noted)
+            .into_iter()
+            .partition(|(path, _)| path == Path::new("/"));
+        for parent in others.iter().filter_map(|(path, _)| path.parent()) {
+            // There already, or below another mount.
+            let _made = own.mkdir(parent, true).await;
         }
+        let root = root.into_iter().next().map(|(_, served)| RootFiles {
+            served,
+            memory: own.clone(),
+        });
+        let files: Arc<dyn FileSystem> = match root {
+            Some(root) => Arc::new(root),
+            None => own,
+        };
         let mut builder = Bash::builder()
-            .fs(own)
+            .fs(files)
             .limits(self.execution_limits())
             .memory_limits(MemoryLimits::unlimited())
             .session_limits(SessionLimits::unlimited())
@@ -125,13 +152,7 @@ impl BashEngine {
             builder = builder.env(name, value);
         }
         let mut bash = builder.build();
-        for (number, mount) in self.mounts.iter().enumerate() {
-            let path = PathBuf::from(String::from_utf8_lossy(&mount.path).into_owned());
-            let files = RemoteFiles {
-                mount: u32::try_from(number).unwrap_or(u32::MAX),
-                host: self.host.clone(),
-                noted: noted.clone(),
-            };
+        for (path, files) in others {
             if let Err(error) = bash.mount(&path, Arc::new(files)) {
                 self.complain(&format!("{}: {error}", path.display()));
                 return ShellOutcome::Exited(EXIT_LIMIT);
@@ -267,7 +288,11 @@ impl ShellWords {
     fn of(argv: Vec<String>) -> Self {
         let is_shell = |program: &str| matches!(program.rsplit('/').next(), Some("bash" | "sh"));
         match argv.as_slice() {
-            [program, flag, script, rest @ ..] if is_shell(program) && flag == "-c" => Self {
+            // A login shell's files set up what a person at a terminal wants, and are not read.
+            [program, login, rest @ ..] if is_shell(program) && matches!(login.as_str(), "-l" | "--login") => {
+                Self::of([std::slice::from_ref(program), rest].concat())
+            }
+            [program, flag, script, rest @ ..] if is_shell(program) && matches!(flag.as_str(), "-c" | "-lc") => Self {
                 script: script.clone(),
                 arg0: Some(rest.first().unwrap_or(program).clone()),
                 positional: rest.get(1..).unwrap_or_default().to_vec(),
@@ -305,6 +330,9 @@ mod tests {
         assert_eq!(script.script, "echo $1");
         assert_eq!(script.arg0.as_deref(), Some("name"));
         assert_eq!(script.positional, ["a b"]);
+        for login in [&["bash", "-l", "-c", "x", "y"][..], &["bash", "-lc", "x", "y"]] {
+            assert_eq!(words(login), words(&["bash", "-c", "x", "y"]));
+        }
         assert_eq!(words(&["echo", "it's", "$x", ""]).script, r"'echo' 'it'\''s' '$x' ''");
         assert_eq!(words(&["bash", "x.sh"]).script, "'bash' 'x.sh'");
     }

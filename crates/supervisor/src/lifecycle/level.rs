@@ -194,8 +194,7 @@ impl ChosenLevel {
             return Err(IsolationError::Unsupported { level, operation }.into());
         }
         let has_own_root = matches!(spec.root, RootChoice::Base { .. } | RootChoice::Image(_));
-        if has_own_root && matches!(level, Level::Simulated | Level::Wasm | Level::ProcessLandlock) {
-            let operation = "give a sandbox a root of its own";
+        if has_own_root && let Some(operation) = lacks_root(spec, level) {
             return Err(IsolationError::Unsupported { level, operation }.into());
         }
         // Files of an ordinary user are the superuser's where there are two, and the usual user could not change them.
@@ -205,6 +204,8 @@ impl ChosenLevel {
         let takes_range = match level {
             // A runtime, and who serves a machine its files, is the superuser of where it is, and its code better is not.
             Level::Container | Level::Microvm => true,
+            // Without namespaces only the superuser gives files to several users.
+            Level::Simulated => has_own_root && is_root(),
             _ => has_own_root && wants_range,
         };
         if spec.ids.is_none() && takes_range {
@@ -284,6 +285,18 @@ impl ChosenLevel {
         self.level = level;
         self.backend = backend(level);
         Ok(())
+    }
+}
+
+/// What a level cannot do that a root of its own asks for.
+fn lacks_root(spec: &SandboxSpec, level: Level) -> Option<&'static str> {
+    match (level, &spec.root) {
+        (Level::Simulated, RootChoice::Image(_)) => Some("give a sandbox the root of an image"),
+        (Level::Simulated, _) if spec.level == LevelChoice::Escalating => {
+            Some("give a sandbox a root of its own, with programs of level `process`")
+        }
+        (Level::Wasm | Level::ProcessLandlock, _) => Some("give a sandbox a root of its own"),
+        _ => None,
     }
 }
 
