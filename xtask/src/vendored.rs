@@ -1,4 +1,5 @@
-//! What the dashboard has of others: packages of npm at one release each, with their licences, as they were published.
+//! What is in the tree of others, the dashboard's scripts and an engine of JavaScript: packages of npm at one release each, with their
+//! licences, as they were published.
 //!
 //! They are in the tree, so that neither a build nor the program needs npm or a network. `cargo xtask vendored` fetches the
 //! releases, compares their digests with those below, and puts the files in place.
@@ -18,24 +19,30 @@ struct Release {
     package: &'static str,
     /// What the registry says its archive's digest is; `npm` refuses an archive with another one.
     integrity: &'static str,
-    /// Its folder below `crates/api/ui/vendor`.
+    /// Its folder below `crates`.
     folder: &'static str,
     /// Files of it, in the archive.
     files: &'static [&'static str],
 }
 
-const RELEASES: [Release; 2] = [
+const RELEASES: [Release; 3] = [
     Release {
         package: "@xterm/xterm@6.0.0",
         integrity: "sha512-TQwDdQGtwwDt+2cgKDLn0IRaSxYu1tSUjgKarSDkUM0ZNiSRXFpjxEsvc/Zgc5kq5omJ+V0a8/kIM2WD3sMOYg==",
-        folder: "xterm",
+        folder: "api/ui/vendor/xterm",
         files: &["lib/xterm.mjs", "css/xterm.css", "LICENSE"],
     },
     Release {
         package: "@xterm/addon-fit@0.11.0",
         integrity: "sha512-jYcgT6xtVYhnhgxh3QgYDnnNMYTcf8ElbxxFzX0IZo+vabQqSPAjC3c1wJrKB5E19VwQei89QCiZZP86DCPF7g==",
-        folder: "xterm-addon-fit",
+        folder: "api/ui/vendor/xterm-addon-fit",
         files: &["lib/addon-fit.mjs", "LICENSE"],
+    },
+    Release {
+        package: "quickjs-wasi@3.7.0",
+        integrity: "sha512-6nOShBtCglrQL6yH+hptIfEdA1WlSmvY/Mm5Ypn9IvtsaDsrYIg8x+xoIXQt02w66a0f1eLTAj1lhfgAbJ4WVw==",
+        folder: "wasm/vendor/quickjs-wasi",
+        files: &["quickjs.wasm", "LICENSE"],
     },
 ];
 
@@ -44,11 +51,11 @@ const RELEASES: [Release; 2] = [
 /// # Errors
 /// `Start` and `Ended` when npm or tar does not do it, `Answer` for another digest than is expected, `File`.
 pub(crate) fn fetch() -> Result<(), TaskError> {
-    let vendor = program::workspace_root().join("crates/api/ui/vendor");
+    let crates = program::workspace_root().join("crates");
     for release in &RELEASES {
         let place = tempfile::tempdir().map_err(TaskError::file("creating a directory in", std::env::temp_dir()))?;
         release.unpack(place.path())?;
-        let folder = vendor.join(release.folder);
+        let folder = crates.join(release.folder);
         fs::create_dir_all(&folder).map_err(TaskError::file("creating", &folder))?;
         for file in release.files {
             let from = place.path().join("package").join(file);

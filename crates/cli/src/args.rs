@@ -223,9 +223,13 @@ pub(crate) struct RunArgs {
     #[arg(short = 'c', value_name = "STRING")]
     pub(crate) shell: Option<OsString>,
     /// Run Python: `-c` is Python's then, and so are words. It is that of template `code-interpreter` where that is built
-    /// and nothing else was asked for.
+    /// and nothing else was asked for. Levels `wasm` and `simulated` have one of their own.
     #[arg(long)]
     pub(crate) python: bool,
+    /// Run JavaScript with the `node` inside: `-c` is code of it then, and words are its script and arguments. Levels `wasm` and
+    /// `simulated` have a small one of their own.
+    #[arg(long, conflicts_with = "python")]
+    pub(crate) js: bool,
     /// Give the command a terminal. All keys are then the command's, Ctrl-C too. Close the window to end a command that
     /// does not end, or use `kill` with the process id of offleash.
     #[arg(short = 't', long)]

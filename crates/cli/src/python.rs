@@ -1,4 +1,4 @@
-//! `offleash run --python`: which Python, and what it runs.
+//! `offleash run --python` and `--js`: which Python, and what they run.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -31,7 +31,11 @@ impl Python {
         spec: &mut SandboxSpec,
         state: Option<&Path>,
     ) -> Result<Self, Failure> {
-        if arguments.root.is_some() || arguments.template.is_some() || spec.root != RootChoice::System {
+        let has_its_own = matches!(
+            spec.level,
+            LevelChoice::Escalating | LevelChoice::Exactly(Level::Simulated | Level::Wasm)
+        );
+        if has_its_own || arguments.root.is_some() || arguments.template.is_some() || spec.root != RootChoice::System {
             return Ok(Self::AsAsked);
         }
         // Only this level has roots of their own.
@@ -58,6 +62,19 @@ pub(crate) fn not_built() -> String {
     format!("this is the host's python3 with its packages; for one with more, {hint}")
 }
 
+/// The name by which that of JavaScript is found.
+const JAVASCRIPT: &str = "node";
+
+/// The command of JavaScript, likewise.
+pub(crate) fn javascript_command(code: Option<&OsString>, words: &[OsString]) -> Vec<OsString> {
+    let mut argv = vec![OsString::from(JAVASCRIPT)];
+    if let Some(code) = code {
+        argv.extend(["-e".into(), code.clone()]);
+    }
+    argv.extend_from_slice(words);
+    argv
+}
+
 /// The command: `-c` and words are the interpreter's.
 pub(crate) fn command(code: Option<&OsString>, words: &[OsString]) -> Vec<OsString> {
     let mut argv = vec![OsString::from(PYTHON)];
@@ -81,5 +98,9 @@ mod tests {
         );
         assert_eq!(command(None, &words(&["a.py", "-v"])), ["python3", "a.py", "-v"]);
         assert_eq!(command(None, &[]), ["python3"]);
+        assert_eq!(
+            javascript_command(Some(&"1+1".into()), &words(&["x"])),
+            ["node", "-e", "1+1", "x"]
+        );
     }
 }

@@ -113,6 +113,7 @@ pub(crate) fn request(
     let reports = arguments.json || arguments.report.is_some();
     let command = match (arguments.python, image::own_command(arguments, &spec.root, state)?) {
         (true, _) => python::command(arguments.shell.as_ref(), &arguments.command),
+        (false, _) if arguments.js => python::javascript_command(arguments.shell.as_ref(), &arguments.command),
         (false, Some(command)) => command,
         (false, None) => specify::command(arguments.shell.as_ref(), &arguments.command)?,
     };

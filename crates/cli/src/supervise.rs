@@ -1,7 +1,7 @@
 //! `offleash supervise ROLE`: the process that holds one sandbox, or does one thing for one. Nobody calls it by hand, so no help
 //! names it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -58,6 +58,10 @@ pub(crate) fn supervise(mut words: impl Iterator<Item = OsString>) -> ExitCode {
         }
         (Some(SupervisorRole::SimulatedWorker), None) => alone(simulated_worker),
         (Some(SupervisorRole::WasmWorker), None) => alone(wasm_worker),
+        (Some(SupervisorRole::CompileInterpreter), Some(language)) => match words.next() {
+            Some(directory) => alone(|| compile_interpreter(&language, Path::new(&directory))),
+            None => ExitCode::from(EXIT_FAILURE),
+        },
         _ => Failure::new("expected the role of a process that offleash starts itself")
             .with_hint("`offleash run` runs a command")
             .print(),
@@ -256,7 +260,18 @@ fn carry_vm(template: &[i32]) -> ExitCode {
 
 /// Is the worker of a simulated shell.
 fn simulated_worker() -> ExitCode {
-    exit_code(offleash_simulated::run_worker().is_ok())
+    exit_code(offleash_wasm::run_shell_worker().is_ok())
+}
+
+/// Compiles an interpreter of scripts, and says on standard error why not.
+fn compile_interpreter(language: &OsStr, directory: &Path) -> ExitCode {
+    match offleash_wasm::compile_interpreter(language, directory) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            terminal::complain(&error.to_string());
+            ExitCode::from(EXIT_FAILURE)
+        }
+    }
 }
 
 /// Is the worker that runs WebAssembly.

@@ -55,6 +55,7 @@ fn it_knows_every_level_and_every_feature_that_one_needs() {
         "state-directory",
         "code-languages",
         "ready-interpreter",
+        "script-interpreters",
     ] {
         assert!(checks.contains(&needed), "{needed} in {checks:?}");
     }

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::path::Path;
 use std::rc::Rc;
 
 use offleash_core::level::Level;
@@ -12,7 +13,8 @@ use offleash_isolation::error::IsolationError;
 use offleash_isolation::sandbox::{Backend, EnforcementReport, LeftoverKeeper, Sandbox};
 
 use crate::code::CodeOfFiles;
-use crate::engine::{CompiledStore, EngineKind};
+use crate::engine::{CompiledStore, EngineKind, InterpreterStoreMaker};
+use crate::interpreters::InterpreterPlace;
 use crate::next_level::NextLevel;
 use crate::sandbox::SimulatedSandbox;
 use crate::served::{ServedTrees, not_here};
@@ -28,6 +30,9 @@ const DENIED_COMMAND: &str = "commands.deny";
 pub struct SimulatedBackend {
     kind: EngineKind,
     compiled: Option<Box<dyn CompiledStore>>,
+    /// What keeps interpreters of scripts, once it is known where.
+    interpreters: Option<InterpreterPlace>,
+    interpreter_store: Option<InterpreterStoreMaker>,
     /// One that was started ahead.
     worker: Option<WorkerProcess>,
     /// Whether programs run at level `process`.
@@ -55,9 +60,18 @@ impl SimulatedBackend {
         Self {
             kind,
             compiled,
+            interpreters: None,
+            interpreter_store: None,
             worker: None,
             escalates: false,
         }
+    }
+
+    /// The same with interpreters of scripts, kept as this says.
+    #[must_use]
+    pub fn with_interpreters(mut self, store: Option<InterpreterStoreMaker>) -> Self {
+        self.interpreter_store = store;
+        self
     }
 
     /// Has what its engine compiles kept there.
@@ -86,6 +100,11 @@ impl Backend for SimulatedBackend {
         Ok(())
     }
 
+    fn keep_in(&mut self, state: &Path) {
+        let state = state.to_owned();
+        self.interpreters = self.interpreter_store.map(|make| InterpreterPlace { make, state });
+    }
+
     fn create(&mut self, plan: &Plan, _: &mut dyn LeftoverKeeper) -> Result<Box<dyn Sandbox>, IsolationError> {
         let outlives_commands = self.kind.level == Level::Simulated && plan.memory_end == MemoryEnd::Process;
         check(plan, outlives_commands)?;
@@ -105,7 +124,8 @@ impl Backend for SimulatedBackend {
         if outlives_commands {
             let enforcement = enforcement_of_many(self.kind, plan);
             let worker = self.worker.take();
-            let sandbox = SharedSandbox::new(self.kind, plan, trees, worker, enforcement);
+            let sandbox = SharedSandbox::new(self.kind, plan, trees, worker, enforcement)
+                .with_interpreters(self.interpreters.take());
             return Ok(Box::new(sandbox));
         }
         let worker = match self.worker.take() {
@@ -131,6 +151,7 @@ impl Backend for SimulatedBackend {
             enforcement,
             next_level,
             code,
+            InterpreterPlace::open(self.interpreters.as_ref()),
             &setup,
         )?;
         Ok(Box::new(sandbox))

@@ -18,6 +18,7 @@ mod code;
 pub mod engine;
 #[cfg(test)]
 mod fixture;
+mod interpreters;
 mod next_level;
 mod sandbox;
 mod served;
@@ -33,4 +34,4 @@ mod worker_process;
 
 pub use backend::SimulatedBackend;
 pub use engine::EngineKind;
-pub use worker::{EngineMaker, WORKER_ROLE, run as run_worker, run_with as run_worker_with};
+pub use worker::{WORKER_ROLE, run as run_worker, run_with as run_worker_with, script_filter};

@@ -20,18 +20,20 @@ use offleash_isolation::error::IsolationError;
 use offleash_isolation::sandbox::{
     DescriptorInterest, EnforcementReport, ExecId, FinalReport, Sandbox, SandboxEvent, UsageMeasure,
 };
-use offleash_protocol::{MessageDecoder, encode_into};
+use offleash_protocol::{MessageDecoder, encode, encode_into};
+use offleash_sys::socket;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
 use crate::code::CodeOfFiles;
 use crate::engine::EngineKind;
+use crate::interpreters::{InterpreterTurn, Interpreters};
 use crate::next_level::{NextLevel, ProgramTurn};
 use crate::served::SharedTrees;
 use crate::tree::FileCaller;
 use crate::wire::{
-    ByteWord, FromWorker, MAX_INPUT, MAX_PIECE, ProgramPlace, ShellCommand, ShellEnd, ShellOutcome, ToWorker,
-    WorkerSetup,
+    ByteWord, FromWorker, InterpreterAnswer, MAX_INPUT, MAX_PIECE, ProgramPlace, ShellCommand, ShellEnd, ShellOutcome,
+    ToWorker, WorkerSetup,
 };
 use crate::worker_process::{WorkerEnd, WorkerProcess};
 use account::ShellAccount;
@@ -79,6 +81,7 @@ struct CurrentExec {
 pub(crate) struct SimulatedSandbox {
     kind: EngineKind,
     code: CodeOfFiles,
+    interpreters: Interpreters,
     worker: WorkerProcess,
     trees: SharedTrees,
     /// For whom files are asked, where that is not the usual user.
@@ -118,11 +121,13 @@ impl SimulatedSandbox {
         enforcement: EnforcementReport,
         next_level: Option<NextLevel>,
         code: CodeOfFiles,
+        interpreters: Interpreters,
         setup: &WorkerSetup,
     ) -> Result<Self, IsolationError> {
         let mut sandbox = Self {
             kind,
             code,
+            interpreters,
             worker,
             trees,
             caller: None,
@@ -263,8 +268,8 @@ impl SimulatedSandbox {
         let misbehaves = match &message {
             FromWorker::Ready(_) => self.is_ready,
             FromWorker::Output { bytes, .. } => bytes.len() > MAX_PIECE,
-            // A worker waits for its program; beside one nothing is written into the layer.
-            _ => runs_program,
+            // A worker waits for its program, beside which nothing is written into the layer, and for its interpreter.
+            _ => runs_program || self.interpreters.is_making(),
         };
         if misbehaves {
             return self.lose(Some("it says what it has no reason to say"));
@@ -330,9 +335,44 @@ impl SimulatedSandbox {
                     self.lose(Some("it has made what nobody asked for"))?;
                 }
             }
+            FromWorker::Interpreter(language) => {
+                let turn = self.interpreters.ask(language);
+                self.hand_interpreter(turn)?;
+            }
             FromWorker::Ended(end) => self.ended(end),
         }
         Ok(())
+    }
+
+    /// Answers a worker that waits for an interpreter.
+    fn hand_interpreter(&mut self, turn: InterpreterTurn) -> Result<(), IsolationError> {
+        let file = match turn {
+            InterpreterTurn::Later => return Ok(()),
+            InterpreterTurn::NotHere(why) => {
+                return self.send(&ToWorker::Interpreter(InterpreterAnswer::NotHere { why }));
+            }
+            InterpreterTurn::Here(file) => file,
+        };
+        let answer = encode(&ToWorker::Interpreter(InterpreterAnswer::Here));
+        let answer = answer.map_err(|error| IsolationError::Guest {
+            reason: error.to_string(),
+        })?;
+        // Whoever has asked has taken all that came before.
+        let socket = self.worker.socket.as_fd();
+        let is_sent = self.unsent.is_empty()
+            && socket::send_now(socket, &answer, &[file.as_fd()]).is_ok_and(|count| count == answer.len());
+        match is_sent {
+            true => Ok(()),
+            false => self.lose(Some("it does not take what it asked for")),
+        }
+    }
+
+    /// Hands over an interpreter that is there now.
+    fn tend_interpreter(&mut self) -> Result<(), IsolationError> {
+        match self.interpreters.turn().map_err(running("wait for a compiler"))? {
+            Some(turn) if !self.is_gone => self.hand_interpreter(turn),
+            _ => Ok(()),
+        }
     }
 
     fn output(&mut self, stream: OutputStream, bytes: Vec<u8>) {
@@ -601,6 +641,7 @@ impl Sandbox for SimulatedSandbox {
     fn wait_on(&self, take_output: bool) -> Vec<DescriptorInterest<'_>> {
         let holds = self.current.as_ref().is_some_and(|current| current.holds_output);
         let mut interests = self.next_level.as_ref().map(NextLevel::wait_on).unwrap_or_default();
+        interests.extend(self.interpreters.wait_on());
         // What comes is in order: output that nobody takes keeps the rest waiting, and with it the command.
         let takes = take_output && !holds && !self.is_gone;
         let writable = !self.unsent.is_empty();
@@ -630,6 +671,7 @@ impl Sandbox for SimulatedSandbox {
         self.flush();
         self.lose_if_deaf()?;
         self.tend_program()?;
+        self.tend_interpreter()?;
         let holds = self.current.as_ref().is_some_and(|current| current.holds_output);
         self.took_output = take_output && !holds;
         if self.took_output {

@@ -25,6 +25,7 @@ use rustix::io::Errno;
 
 use crate::channel::{FileChannel, UserNames};
 use crate::engine::EngineKind;
+use crate::interpreters::InterpreterPlace;
 use crate::sandbox::SimulatedSandbox;
 use crate::served::{ServedTrees, SharedTrees, usual_caller};
 use crate::tree::FileCaller;
@@ -52,6 +53,7 @@ pub(crate) struct SharedSandbox {
     names: UserNames,
     /// One that was started ahead.
     ready: Option<WorkerProcess>,
+    interpreters: Option<InterpreterPlace>,
     commands: BTreeMap<ExecId, CommandWorker>,
     channels: Vec<FileChannel>,
     next_exec: u32,
@@ -81,6 +83,7 @@ impl SharedSandbox {
             trees: Rc::new(RefCell::new(trees)),
             names: UserNames::of(&plan.users),
             ready,
+            interpreters: None,
             commands: BTreeMap::new(),
             channels: Vec::new(),
             next_exec: 1,
@@ -92,6 +95,11 @@ impl SharedSandbox {
             limits_hit: Vec::new(),
             killed: None,
         }
+    }
+
+    /// The same with interpreters of scripts.
+    pub(crate) fn with_interpreters(self, interpreters: Option<InterpreterPlace>) -> Self {
+        Self { interpreters, ..self }
     }
 
     fn caller(&self, user: Option<UserIds>) -> FileCaller {

@@ -82,6 +82,29 @@ pub(crate) enum ToWorker {
         /// `EFBIG` for more than [`MAX_CODE`].
         errno: i32,
     },
+    /// The answer to which interpreter it needs.
+    Interpreter(InterpreterAnswer),
+}
+
+/// A language whose scripts run without an operating system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ScriptLanguage {
+    /// Python.
+    Python,
+    /// JavaScript.
+    JavaScript,
+}
+
+/// What is answered about an interpreter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum InterpreterAnswer {
+    /// A descriptor of its compiled code comes with this message.
+    Here,
+    /// There is none.
+    NotHere {
+        /// Why.
+        why: String,
+    },
 }
 
 /// A piece of code, in order.
@@ -218,6 +241,8 @@ pub(crate) enum FromWorker {
         #[serde(with = "offleash_protocol::bytes")]
         bytes: Vec<u8>,
     },
+    /// It needs the interpreter of this language.
+    Interpreter(ScriptLanguage),
     /// The command is over.
     Ended(ShellEnd),
 }

@@ -66,6 +66,25 @@ impl WorkerProcess {
         Self::spawn(b"/proc/self/exe", &words, ours, theirs.as_fd())
     }
 
+    /// Starts this program anew to compile an interpreter: with these arguments behind those of every such process, and the rest
+    /// as [`Self::start`] has it. Nothing is said to it.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub(crate) fn start_maker(arguments: &[Vec<u8>]) -> io::Result<Self> {
+        let (ours, theirs) = socket::stream_pair()?;
+        let words = [b"offleash".as_slice(), SUPERVISE_COMMAND.as_bytes()];
+        let words: Vec<&[u8]> = words.into_iter().chain(arguments.iter().map(Vec::as_slice)).collect();
+        Self::spawn(b"/proc/self/exe", &words, ours, theirs.as_fd())
+    }
+
+    /// Whether it has ended by itself.
+    pub(crate) fn has_ended(&self) -> bool {
+        let mut pidfd = [rustix::event::PollFd::new(&self.pidfd, rustix::event::PollFlags::IN)];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut pidfd, Some(&now)).is_ok_and(|count| count > 0)
+    }
+
     /// One that does nothing, and the end of its socket, at which a test speaks for it.
     #[cfg(test)]
     pub(crate) fn scripted() -> io::Result<(Self, OwnedFd)> {
@@ -75,11 +94,11 @@ impl WorkerProcess {
         Ok((worker, theirs))
     }
 
-    fn spawn(program: &[u8], words: &[&str], ours: OwnedFd, theirs: BorrowedFd<'_>) -> io::Result<Self> {
+    fn spawn(program: &[u8], words: &[impl AsRef<[u8]>], ours: OwnedFd, theirs: BorrowedFd<'_>) -> io::Result<Self> {
         let (complaints, complains) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         rustix::io::ioctl_fionbio(&complaints, true)?;
         let nothing = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        let argv: Vec<Vec<u8>> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
+        let argv: Vec<Vec<u8>> = words.iter().map(|word| word.as_ref().to_vec()).collect();
         let request = SpawnCommand {
             argv: &argv,
             env: &[],

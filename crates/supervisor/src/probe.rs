@@ -10,7 +10,9 @@ use offleash_core::text::{Text, one_line};
 use offleash_interpreter::language::Language;
 use offleash_isolation::probe::{self, ProbeSubject};
 pub use offleash_isolation::probe::{FeatureCheck, FeatureRemedy, FeatureStatus, LevelReport, ProbeReport};
+use offleash_simulated::engine::ScriptLanguage;
 use offleash_store::{HostIdentity, StateDirectory};
+use offleash_sys::process::is_root;
 
 use crate::templates;
 
@@ -31,10 +33,48 @@ pub fn machine(state: PathBuf) -> io::Result<ProbeReport> {
     Ok(report)
 }
 
-/// Which languages contexts can have, and whether an interpreter that is ready can be forked for them.
-fn checks(report: &ProbeReport, state: &Path) -> [FeatureCheck; 2] {
+/// Which languages contexts can have, whether an interpreter that is ready can be forked for them, and what scripts have without
+/// an operating system.
+fn checks(report: &ProbeReport, state: &Path) -> [FeatureCheck; 3] {
     let built = built(state);
-    [languages(PLACES.map(Path::new), &built), forked(report, &built)]
+    let languages = languages(PLACES.map(Path::new), &built);
+    [languages, forked(report, &built), interpreters(report, state)]
+}
+
+/// Interpreters of levels `simulated` and `wasm`.
+fn interpreters(report: &ProbeReport, state: &Path) -> FeatureCheck {
+    let check = |status, found: String, mend: Option<&str>| FeatureCheck {
+        name: "script-interpreters",
+        status,
+        found,
+        needed_for: "Python and JavaScript at levels `simulated` and `wasm`",
+        mend: mend.map(|explanation| FeatureRemedy {
+            explanation: explanation.to_owned(),
+            commands: Vec::new(),
+        }),
+    };
+    if !offleash_wasm::has_interpreters() {
+        let mend = "build it with feature `wasm`, which is on by default";
+        return check(FeatureStatus::Missing, "this build has none".to_owned(), Some(mend));
+    }
+    let namespaces = report.checks.iter().find(|check| check.name == "user-namespaces");
+    let can_have_empty_root =
+        is_root() || namespaces.is_none_or(|namespaces| namespaces.status != FeatureStatus::Missing);
+    if !can_have_empty_root {
+        let found = "a worker takes compiled code only in an empty root directory, which takes a user namespace";
+        let mend = "what user namespaces lack is above, with its mend";
+        return check(FeatureStatus::Limited, found.to_owned(), Some(mend));
+    }
+    let compiled = ScriptLanguage::ALL
+        .into_iter()
+        .filter(|language| offleash_wasm::is_compiled(state, *language));
+    let compiled: Vec<&str> = compiled.map(ScriptLanguage::word).collect();
+    let found = match compiled.as_slice() {
+        [] => "python, javascript; the first use compiles them, which takes some seconds".to_owned(),
+        compiled if compiled.len() == ScriptLanguage::ALL.len() => "python, javascript; compiled".to_owned(),
+        compiled => format!("python, javascript; compiled: {}", compiled.join(", ")),
+    };
+    check(FeatureStatus::Ok, found, None)
 }
 
 /// The templates of the state directory, which may not be there; or why they cannot be seen.

@@ -52,6 +52,8 @@ pub enum SupervisorRole {
     SimulatedWorker,
     /// Compiles and runs WebAssembly, behind the same walls.
     WasmWorker,
+    /// Compiles an interpreter that this program has, for all sandboxes.
+    CompileInterpreter,
 }
 
 impl SupervisorRole {
@@ -72,6 +74,7 @@ impl SupervisorRole {
         Self::BecomeHypervisor,
         Self::SimulatedWorker,
         Self::WasmWorker,
+        Self::CompileInterpreter,
     ];
 
     /// Its word behind the command.
@@ -93,6 +96,7 @@ impl SupervisorRole {
             Self::BecomeHypervisor => HYPERVISOR_ROLE,
             Self::SimulatedWorker => WORKER_ROLE,
             Self::WasmWorker => offleash_wasm::WORKER_ROLE,
+            Self::CompileInterpreter => offleash_wasm::COMPILER_ROLE,
         }
     }
 

@@ -25,7 +25,7 @@ pub struct WasmBackend(SimulatedBackend);
 
 impl Default for WasmBackend {
     fn default() -> Self {
-        Self(SimulatedBackend::of(WASM, None))
+        Self(SimulatedBackend::of(WASM, None).with_interpreters(crate::interpreter_store()))
     }
 }
 
@@ -39,6 +39,7 @@ impl Backend for WasmBackend {
     }
 
     fn keep_in(&mut self, state: &Path) {
+        self.0.keep_in(state);
         self.0.keep_compiled(Box::new(ModuleStore::new(state)));
     }
 

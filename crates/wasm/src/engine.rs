@@ -7,6 +7,8 @@ mod limits;
 mod paths;
 mod preview1;
 mod preview2;
+mod root_tree;
+pub(crate) mod scripts;
 #[cfg(test)]
 mod tests;
 
@@ -14,8 +16,8 @@ use std::sync::Arc;
 
 use offleash_core::exec::OutputStream;
 use offleash_simulated::engine::{
-    EngineCode, EngineCommand, EngineEnd, EngineHost, MountPoint, ShellEngine, ShellOutcome, Shortfall, ShortfallKind,
-    WorkerSetup,
+    EngineCode, EngineCommand, EngineEnd, EngineHost, MountPoint, ScriptHost, ScriptLanguage, ScriptPlace,
+    ScriptRunner as _, ShellEngine, ShellOutcome, Shortfall, ShortfallKind, WorkerSetup,
 };
 use offleash_sys::compiled_code::OwnCode;
 use rustix::io::Errno;
@@ -26,6 +28,8 @@ use command::CommandState;
 use descriptors::Descriptors;
 use limits::{MAX_STACK, ModuleLimits};
 use paths::{Files, TreePath};
+use root_tree::RootedHost;
+use scripts::{ScriptEngine, ScriptState};
 
 /// What a command is answered that the engine gave up.
 const EXIT_FAILED: u8 = 1;
@@ -52,7 +56,10 @@ impl std::error::Error for ExitCode {}
 pub(crate) struct WasmEngine {
     host: Arc<dyn EngineHost>,
     memory: Option<u64>,
+    /// Bytes of files in memory.
+    tmp: Option<u64>,
     mounts: Vec<MountPoint>,
+    scripts: ScriptEngine,
 }
 
 /// Something that was compiled.
@@ -66,7 +73,9 @@ impl WasmEngine {
         Self {
             host,
             memory: setup.memory,
+            tmp: setup.tmp,
             mounts: setup.mounts.clone(),
+            scripts: ScriptEngine::default(),
         }
     }
 
@@ -103,6 +112,8 @@ impl WasmEngine {
             limits: ModuleLimits::new(self.memory),
             table: ResourceTable::new(),
             began: std::time::Instant::now(),
+            is_output_full: false,
+            script: ScriptState::default(),
         };
         let mut store = Store::new(&engine, state);
         store.limiter(|state| &mut state.limits);
@@ -110,14 +121,20 @@ impl WasmEngine {
             Program::Module(module) => run_module(&engine, &mut store, &module),
             Program::Component(component) => run_component(&engine, &mut store, &component),
         };
-        for limit in store.data().limits.hit() {
-            self.complain(&format!("limit: {limit}"));
-            shortfalls.push(Shortfall {
-                kind: ShortfallKind::Limit,
-                what: limit,
-            });
-        }
-        self.outcome(ended, shortfalls)
+        let host = self.host.as_ref();
+        tell_limits(host, WASM, &store.data().limits, shortfalls);
+        outcome(host, WASM, ended, shortfalls)
+    }
+
+    /// Runs a script, on the files of the plan below a root in memory.
+    fn run_script(&self, language: ScriptLanguage, command: EngineCommand) -> EngineEnd {
+        let rooted = Arc::new(RootedHost::new(self.host.clone(), &self.mounts, self.tmp));
+        let place = ScriptPlace {
+            mounts: rooted.mounts().to_vec(),
+            host: rooted,
+            memory: self.memory,
+        };
+        self.scripts.run(language, command, place)
     }
 
     /// Loads the program of this name, or compiles it.
@@ -169,42 +186,81 @@ impl WasmEngine {
         Ok(program)
     }
 
-    fn outcome(&self, ended: wasmtime::Result<()>, shortfalls: &mut Vec<Shortfall>) -> ShellOutcome {
-        let Err(error) = ended else {
-            return ShellOutcome::Exited(0);
-        };
-        if let Some(ExitCode(code)) = error.downcast_ref() {
-            // As `exit` does: the low byte.
-            return ShellOutcome::Exited(u8::try_from(code & 0xff).unwrap_or(EXIT_FAILED));
-        }
-        if let Some(trap) = error.downcast_ref::<Trap>() {
-            self.complain(&format!("trap: {trap}"));
-            return ShellOutcome::Signaled {
-                signal: signal_of(*trap),
-            };
-        }
-        let what = format!("{error:#}");
-        if let Some(lacks) = error.downcast_ref::<Lacks>() {
-            shortfalls.push(Shortfall {
-                kind: ShortfallKind::Unsupported,
-                what: lacks.0.clone(),
-            });
-        }
-        self.complain(&what);
-        ShellOutcome::Exited(EXIT_FAILED)
-    }
-
     fn fail(&self, what: &str) -> ShellOutcome {
         self.complain(what);
         ShellOutcome::Exited(EXIT_FAILED)
     }
 
     fn complain(&self, what: &str) {
-        let what: String = what.chars().take(MAX_COMPLAINT).collect();
-        let line = format!("offleash: wasm: {what}\n").into_bytes();
-        self.host.output(OutputStream::Stderr, line);
+        complain(self.host.as_ref(), WASM, what);
     }
 }
+
+/// What lines about modules begin with.
+const WASM: &str = "wasm";
+
+/// Says on standard error what became of a module, or of what is named.
+fn complain(host: &dyn ScriptHost, name: &str, what: &str) {
+    let what: String = what.chars().take(MAX_COMPLAINT).collect();
+    let line = format!("offleash: {name}: {what}\n").into_bytes();
+    host.output(OutputStream::Stderr, line);
+}
+
+/// What is told of limits that were hit.
+fn tell_limits(host: &dyn ScriptHost, name: &str, limits: &ModuleLimits, shortfalls: &mut Vec<Shortfall>) {
+    for limit in limits.hit() {
+        complain(host, name, &format!("limit: {limit}"));
+        shortfalls.push(Shortfall {
+            kind: ShortfallKind::Limit,
+            what: limit,
+        });
+    }
+}
+
+/// How a command ended whose code ended so; `name` begins the line that says why.
+fn outcome(
+    host: &dyn ScriptHost,
+    name: &str,
+    ended: wasmtime::Result<()>,
+    shortfalls: &mut Vec<Shortfall>,
+) -> ShellOutcome {
+    let Err(error) = ended else {
+        return ShellOutcome::Exited(0);
+    };
+    if let Some(ExitCode(code)) = error.downcast_ref() {
+        // As `exit` does: the low byte.
+        return ShellOutcome::Exited(u8::try_from(code & 0xff).unwrap_or(EXIT_FAILED));
+    }
+    if let Some(trap) = error.downcast_ref::<Trap>() {
+        complain(host, name, &format!("trap: {trap}"));
+        return ShellOutcome::Signaled {
+            signal: signal_of(*trap),
+        };
+    }
+    if let Some(lacks) = error.downcast_ref::<Lacks>() {
+        shortfalls.push(Shortfall {
+            kind: ShortfallKind::Unsupported,
+            what: lacks.0.clone(),
+        });
+    }
+    // Whoever takes no more has said so.
+    if error.downcast_ref::<OutputFull>().is_none() {
+        complain(host, name, &format!("{error:#}"));
+    }
+    ShellOutcome::Exited(EXIT_FAILED)
+}
+
+/// Nobody takes any more of a command's output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OutputFull;
+
+impl std::fmt::Display for OutputFull {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("more output than is taken")
+    }
+}
+
+impl std::error::Error for OutputFull {}
 
 /// Why there is no program.
 enum LoadFailure {
@@ -226,19 +282,25 @@ impl std::error::Error for Lacks {}
 
 /// An engine as every worker has it: what was compiled by one is loaded by another.
 fn configured() -> wasmtime::Result<Engine> {
+    let mut config = config();
+    // It would need a file in memory, which a locked worker cannot make.
+    config.memory_init_cow(false);
+    Engine::new(&config)
+}
+
+/// What all engines here have.
+fn config() -> Config {
     let mut config = Config::new();
     // A stack that overflows is a trap; the thread's own is far larger.
     config.max_wasm_stack(MAX_STACK);
     // Of stacks that nothing has here; yet it is compared with the other.
     config.async_stack_size(MAX_STACK);
-    // It would need a file in memory, which a locked worker cannot make.
-    config.memory_init_cow(false);
     config.wasm_memory64(false);
     // What is said of an error is one line.
     config.wasm_backtrace_max_frames(None);
     config.generate_address_map(false);
     config.native_unwind_info(false);
-    Engine::new(&config)
+    config
 }
 
 fn load(engine: &Engine, compiled: &[u8]) -> Option<Program> {
@@ -306,6 +368,10 @@ fn signal_of(trap: Trap) -> i32 {
 
 impl ShellEngine for WasmEngine {
     fn exec(&mut self, command: EngineCommand) -> EngineEnd {
+        let name = command.argv.first().map_or("", String::as_str);
+        if let Some(language) = ScriptLanguage::of_command(name) {
+            return self.run_script(language, command);
+        }
         let mut shortfalls = Vec::new();
         let outcome = self.carry_out(command, &mut shortfalls);
         EngineEnd { outcome, shortfalls }

@@ -4,14 +4,19 @@
 //! of level `simulated`, whose supervisor serves it the files of the plan; here it has another engine, and a filter that lets
 //! memory become code. Modules of WASI preview 1 and components of preview 2 are told apart by their bytes.
 //!
-//! What was compiled is kept by the supervisor (`store`), under the digest of what it was made of. Deliberately not here:
-//! sockets and HTTP, and what is granted (`planner`).
+//! What was compiled is kept by the supervisor (`store`), under the digest of what it was made of. Interpreters of Python and
+//! JavaScript are modules that this build has (`interpreters`), for this level and for the shell of level `simulated`.
+//! Deliberately not here: sockets and HTTP, and what is granted (`planner`).
 
 mod backend;
 #[cfg(feature = "engine")]
 mod engine;
+#[cfg(feature = "engine")]
+mod interpreters;
+mod scripts;
 mod store;
 mod worker;
 
 pub use backend::WasmBackend;
-pub use worker::{WORKER_ROLE, run as run_worker};
+pub use scripts::{COMPILER_ROLE, compile_interpreter, has_interpreters, interpreter_store, is_compiled};
+pub use worker::{WORKER_ROLE, run as run_worker, run_shell as run_shell_worker};

@@ -2,8 +2,10 @@
 
 use std::ffi::CStr;
 use std::io;
+use std::sync::Arc;
 
-use offleash_sys::seccomp;
+use offleash_simulated::engine::ScriptRunner;
+use offleash_simulated::script_filter;
 
 /// The word of its role behind `offleash supervise`.
 pub const WORKER_ROLE: &str = "wasm";
@@ -15,7 +17,7 @@ const SHORT_NAME: &CStr = c"wasm";
 /// # Errors
 /// What keeps it from being one.
 pub fn run() -> io::Result<()> {
-    offleash_simulated::run_worker_with(SHORT_NAME, seccomp::compile_code_worker(), |host, setup| {
+    offleash_simulated::run_worker_with(SHORT_NAME, script_filter, |host, setup| {
         #[cfg(feature = "engine")]
         return Some(Box::new(crate::engine::WasmEngine::new(host.clone(), setup)));
         #[cfg(not(feature = "engine"))]
@@ -24,4 +26,16 @@ pub fn run() -> io::Result<()> {
             None
         }
     })
+}
+
+/// Is the worker of a simulated shell, which has the interpreters of this build.
+///
+/// # Errors
+/// What keeps it from being one.
+pub fn run_shell() -> io::Result<()> {
+    #[cfg(feature = "engine")]
+    let scripts: Option<Arc<dyn ScriptRunner>> = Some(Arc::new(crate::engine::scripts::ScriptEngine::default()));
+    #[cfg(not(feature = "engine"))]
+    let scripts: Option<Arc<dyn ScriptRunner>> = None;
+    offleash_simulated::run_worker(scripts)
 }

@@ -39,7 +39,7 @@ const TESTS_OF_THE_WORKSPACE: [&str; 3] = ["documents", "drivers", "invariants"]
 
 /// Tests of what is said over HTTP, whoever runs the server: other releases of SDKs, other doors, other amounts. The newest SDKs
 /// do all that they can for this user too. A shell that is simulated reads scripts alike for everybody.
-const TESTS_OF_WORDS: [&str; 12] = [
+const TESTS_OF_WORDS: [&str; 13] = [
     "cli/api::chromium::puppeteer_",
     "cli/api::dashboard::browser_",
     "cli/e2b::agents::",
@@ -50,6 +50,7 @@ const TESTS_OF_WORDS: [&str; 12] = [
     "cli/e2b::libraries::the_javascript_",
     "cli/e2b::languages::the_code_interpreter_sdk_runs_cells",
     "cli/e2b::packages::",
+    "cli/scripts::python::",
     "cli/traces::",
     "simulated/src::worker::conformance::",
 ];

@@ -15,6 +15,7 @@ use super::{MAX_ANSWERED, MAX_OUTPUT, MAX_UNSENT, SimulatedSandbox, TAKE_TIMEOUT
 use crate::backend::SHELL;
 use crate::code::CodeOfFiles;
 use crate::fixture::{PlanFixture, WORKSPACE};
+use crate::interpreters::Interpreters;
 use crate::next_level::NextLevel;
 use crate::served::ServedTrees;
 use crate::wire::{
@@ -61,7 +62,18 @@ fn sandbox(fixture: &PlanFixture, next_level: Option<NextLevel>) -> (SimulatedSa
     let (limits, setup) = (fixture.plan.limits.clone(), setup(&trees));
     let (enforcement, code) = (EnforcementReport::default(), CodeOfFiles::new(None));
     let trees = Rc::new(RefCell::new(trees));
-    let made = SimulatedSandbox::new(SHELL, process, trees, limits, enforcement, next_level, code, &setup);
+    let interpreters = Interpreters::new(None);
+    let made = SimulatedSandbox::new(
+        SHELL,
+        process,
+        trees,
+        limits,
+        enforcement,
+        next_level,
+        code,
+        interpreters,
+        &setup,
+    );
     (made.unwrap(), socket.into())
 }
 

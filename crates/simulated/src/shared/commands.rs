@@ -15,6 +15,7 @@ use super::usage::{WorkerUse, worker_use};
 use super::{MAX_COMMANDS, MAX_DENIALS, MEMORY_LOOK, SharedSandbox};
 use crate::channel::check_directory;
 use crate::code::CodeOfFiles;
+use crate::interpreters::InterpreterPlace;
 use crate::sandbox::SimulatedSandbox;
 use crate::worker_process::{WorkerProcess, worker_setup};
 
@@ -90,6 +91,7 @@ impl SharedSandbox {
             EnforcementReport::default(),
             None,
             CodeOfFiles::new(None),
+            InterpreterPlace::open(self.interpreters.as_ref()),
             &setup,
         );
         let lost = |error: IsolationError| StartFailure::Other {

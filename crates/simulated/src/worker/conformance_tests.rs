@@ -111,11 +111,25 @@ struct TestHost {
     complains: Mutex<bool>,
 }
 
-impl EngineHost for TestHost {
+impl ScriptHost for TestHost {
     fn files(&self, request: FileRequest) -> FileAnswer {
         self.trees.lock().unwrap().answer(request)
     }
 
+    fn output(&self, stream: OutputStream, bytes: Vec<u8>) -> bool {
+        match stream {
+            OutputStream::Stdout => self.stdout.lock().unwrap().extend_from_slice(&bytes),
+            OutputStream::Stderr => *self.complains.lock().unwrap() |= !bytes.is_empty(),
+        }
+        true
+    }
+
+    fn interpreter(&self, _: ScriptLanguage) -> Result<std::os::fd::OwnedFd, String> {
+        Err("there is none here".to_owned())
+    }
+}
+
+impl EngineHost for TestHost {
     fn find_program(&self, name: &str) -> ProgramPlace {
         match is_program(name) {
             true => ProgramPlace::OutOfReach,
@@ -133,13 +147,6 @@ impl EngineHost for TestHost {
 
     fn keep_compiled(&self, _: &[u8]) {
         unreachable!("the shell compiles nothing")
-    }
-
-    fn output(&self, stream: OutputStream, bytes: Vec<u8>) {
-        match stream {
-            OutputStream::Stdout => self.stdout.lock().unwrap().extend_from_slice(&bytes),
-            OutputStream::Stderr => *self.complains.lock().unwrap() |= !bytes.is_empty(),
-        }
     }
 }
 
@@ -169,7 +176,7 @@ fn by_us(script: &str, user: &str) -> Told {
         file_size: setup.file_size,
         memory: setup.memory,
     };
-    let ended = BashEngine::new(host.clone(), limits, &setup).exec(EngineCommand {
+    let ended = BashEngine::new(host.clone(), limits, &setup, None).exec(EngineCommand {
         argv: ["bash", "-c", script].map(str::to_owned).to_vec(),
         env: ENVIRONMENT
             .map(|(name, value)| (name.to_owned(), value.to_owned()))

@@ -1,16 +1,17 @@
 //! The worker's end of its socket. Every question waits for its answer.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use offleash_core::exec::OutputStream;
 use offleash_protocol::{MessageDecoder, encode};
+use offleash_sys::socket;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use crate::engine::{EngineCode, EngineHost, ProgramPlace, ProgramRequest, ProgramRun};
-use crate::wire::{FileAnswer, FileRequest, FromWorker, MAX_PIECE, ToWorker};
+use crate::engine::{EngineCode, EngineHost, ProgramPlace, ProgramRequest, ProgramRun, ScriptHost, ScriptLanguage};
+use crate::wire::{FileAnswer, FileRequest, FromWorker, InterpreterAnswer, MAX_PIECE, ToWorker};
 
 const READ_AT_ONCE: usize = 64 * 1024;
 
@@ -66,6 +67,22 @@ impl Link {
 }
 
 impl LinkState {
+    /// The next message, which nothing was read of yet, and the descriptor that comes with it.
+    fn next_with_descriptor(&mut self) -> io::Result<(Option<ToWorker>, Option<OwnedFd>)> {
+        let mut came = None;
+        loop {
+            if let Some(message) = self.incoming.next().map_err(io::Error::other)? {
+                return Ok((Some(message), came));
+            }
+            let (count, descriptors) = socket::receive(self.socket.as_fd(), self.buffer.as_mut_slice())?;
+            came = came.or(descriptors.into_iter().next());
+            match count {
+                0 => return Ok((None, came)),
+                count => self.incoming.push(self.buffer.get(..count).unwrap_or_default()),
+            }
+        }
+    }
+
     fn next(&mut self) -> io::Result<Option<ToWorker>> {
         loop {
             if let Some(message) = self.incoming.next().map_err(io::Error::other)? {
@@ -94,7 +111,7 @@ impl LinkState {
     }
 }
 
-impl EngineHost for Link {
+impl ScriptHost for Link {
     fn files(&self, request: FileRequest) -> FileAnswer {
         match self.ask(&FromWorker::Files(request)) {
             ToWorker::Files(answer) => answer,
@@ -104,6 +121,31 @@ impl EngineHost for Link {
         }
     }
 
+    fn output(&self, stream: OutputStream, bytes: Vec<u8>) -> bool {
+        for piece in bytes.chunks(MAX_PIECE) {
+            let bytes = piece.to_vec();
+            if self.send(&FromWorker::Output { stream, bytes }).is_err() {
+                std::process::exit(1);
+            }
+        }
+        true
+    }
+
+    fn interpreter(&self, language: ScriptLanguage) -> Result<OwnedFd, String> {
+        let mut state = self.state();
+        let answer = state
+            .send(&FromWorker::Interpreter(language))
+            .and_then(|()| state.next_with_descriptor());
+        match answer {
+            Ok((Some(ToWorker::Interpreter(InterpreterAnswer::Here)), Some(file))) => Ok(file),
+            Ok((Some(ToWorker::Interpreter(InterpreterAnswer::NotHere { why })), _)) => Err(why),
+            Ok((Some(_), _)) => Err("it came without its file".to_owned()),
+            Ok((None, _)) | Err(_) => std::process::exit(1),
+        }
+    }
+}
+
+impl EngineHost for Link {
     fn find_program(&self, name: &str) -> ProgramPlace {
         match self.ask(&FromWorker::Program(name.to_owned())) {
             ToWorker::Program(place) => place,
@@ -148,15 +190,6 @@ impl EngineHost for Link {
         for (number, piece) in pieces.enumerate() {
             let (is_last, bytes) = (number + 1 == last, piece.to_vec());
             if self.send(&FromWorker::Compiled { is_last, bytes }).is_err() {
-                std::process::exit(1);
-            }
-        }
-    }
-
-    fn output(&self, stream: OutputStream, bytes: Vec<u8>) {
-        for piece in bytes.chunks(MAX_PIECE) {
-            let bytes = piece.to_vec();
-            if self.send(&FromWorker::Output { stream, bytes }).is_err() {
                 std::process::exit(1);
             }
         }

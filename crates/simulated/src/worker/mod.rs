@@ -14,9 +14,13 @@
 mod conformance;
 mod link;
 #[cfg(feature = "shell")]
+mod own_files;
+#[cfg(feature = "shell")]
 mod remote_files;
 #[cfg(feature = "shell")]
 mod root_files;
+#[cfg(feature = "shell")]
+mod scripts;
 #[cfg(feature = "shell")]
 mod shell;
 #[cfg(feature = "shell")]
@@ -30,7 +34,10 @@ use offleash_sys::rlimit::{self, LimitedResource, RlimitError};
 use offleash_sys::seccomp::SeccompFilter;
 use offleash_sys::{process, seccomp, seclusion};
 
-use crate::engine::{EngineCommand, EngineEnd, EngineHost, EngineLimits, ShellEngine, ShellOutcome, Shortfall};
+use crate::engine::{
+    EngineCommand, EngineEnd, EngineHost, EngineLimits, ScriptHost as _, ScriptRunner, ShellEngine, ShellOutcome,
+    Shortfall,
+};
 use crate::wire::{FromWorker, ShellCommand, ShellEnd, ShortfallKind, ToWorker, WorkerSetup, WorkerWalls};
 use link::Link;
 
@@ -54,27 +61,41 @@ const NOTHING: [LimitedResource; 6] = [
     LimitedResource::RealtimePriority,
 ];
 
-/// Is the worker whose supervisor's socket is descriptor 0, until the supervisor is gone.
+/// Is the worker of a simulated shell whose supervisor's socket is descriptor 0, until the supervisor is gone. With something
+/// that runs scripts its filter lets memory become code.
 ///
 /// # Errors
 /// What keeps it from being one; standard error says it to the supervisor.
-pub fn run() -> io::Result<()> {
-    run_with(SHORT_NAME, seccomp::compile_worker(), engine)
+pub fn run(scripts: Option<Arc<dyn ScriptRunner>>) -> io::Result<()> {
+    let filter = match scripts {
+        Some(_) => script_filter,
+        None => |_| seccomp::compile_worker(),
+    };
+    run_with(SHORT_NAME, filter, move |host, setup| engine(host, setup, scripts))
 }
 
-/// Makes the engine of a worker, if the build has it.
-pub type EngineMaker = fn(&Arc<dyn EngineHost>, &WorkerSetup) -> Option<Box<dyn ShellEngine>>;
+/// The filter of a worker that runs scripts, with an empty root directory or without one: there it takes no file of code.
+pub fn script_filter(has_empty_root: bool) -> SeccompFilter {
+    match has_empty_root {
+        true => seccomp::compile_script_worker(),
+        false => seccomp::compile_code_worker(),
+    }
+}
 
-/// The same with another engine, under a name of its own.
+/// The same with another engine, if the build has it, under a name of its own. The filter is told whether there is an empty root
+/// directory.
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_with(name: &'static CStr, filter: SeccompFilter, engine: EngineMaker) -> io::Result<()> {
+pub fn run_with<E>(name: &'static CStr, filter: fn(bool) -> SeccompFilter, engine: E) -> io::Result<()>
+where
+    E: FnOnce(&Arc<dyn EngineHost>, &WorkerSetup) -> Option<Box<dyn ShellEngine>> + Send + 'static,
+{
     let link = Arc::new(Link::new(rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 0)?));
     let Some(ToWorker::Setup(setup)) = link.next()? else {
         return Err(io::ErrorKind::InvalidData.into());
     };
-    let walls = seclude(name, &filter, &setup)?;
+    let walls = seclude(name, filter, &setup)?;
     let work = move || {
         link.send(&FromWorker::Ready(walls))?;
         let host: Arc<dyn EngineHost> = link.clone();
@@ -90,7 +111,7 @@ pub fn run_with(name: &'static CStr, filter: SeccompFilter, engine: EngineMaker)
 }
 
 /// Gives up all that a worker does not need, for good.
-fn seclude(name: &CStr, filter: &SeccompFilter, setup: &WorkerSetup) -> io::Result<WorkerWalls> {
+fn seclude(name: &CStr, filter: fn(bool) -> SeccompFilter, setup: &WorkerSetup) -> io::Result<WorkerWalls> {
     let limited = |error: RlimitError| io::Error::from(error.source);
     // Where one of the libraries gets its randomness from must be known before nothing can be asked.
     let _some = std::collections::hash_map::RandomState::new();
@@ -109,7 +130,7 @@ fn seclude(name: &CStr, filter: &SeccompFilter, setup: &WorkerSetup) -> io::Resu
     seclusion::hide_memory(name)?;
     // Now, because another id clears it. A supervisor that is gone already is noticed by its socket.
     process::die_with_parent()?;
-    filter.install()?;
+    filter(left.has_empty_root).install()?;
     Ok(WorkerWalls {
         has_empty_root: left.has_empty_root,
         has_landlock: left.has_landlock,
@@ -117,7 +138,11 @@ fn seclude(name: &CStr, filter: &SeccompFilter, setup: &WorkerSetup) -> io::Resu
 }
 
 #[cfg(feature = "shell")]
-fn engine(host: &Arc<dyn EngineHost>, setup: &WorkerSetup) -> Option<Box<dyn ShellEngine>> {
+fn engine(
+    host: &Arc<dyn EngineHost>,
+    setup: &WorkerSetup,
+    scripts: Option<Arc<dyn ScriptRunner>>,
+) -> Option<Box<dyn ShellEngine>> {
     let host = host.clone();
     let limits = EngineLimits {
         output: setup.output,
@@ -125,11 +150,11 @@ fn engine(host: &Arc<dyn EngineHost>, setup: &WorkerSetup) -> Option<Box<dyn She
         file_size: setup.file_size,
         memory: setup.memory,
     };
-    Some(Box::new(shell::BashEngine::new(host, limits, setup)))
+    Some(Box::new(shell::BashEngine::new(host, limits, setup, scripts)))
 }
 
 #[cfg(not(feature = "shell"))]
-fn engine(_: &Arc<dyn EngineHost>, _: &WorkerSetup) -> Option<Box<dyn ShellEngine>> {
+fn engine(_: &Arc<dyn EngineHost>, _: &WorkerSetup, _: Option<Arc<dyn ScriptRunner>>) -> Option<Box<dyn ShellEngine>> {
     None
 }
 
@@ -156,7 +181,8 @@ fn serve(link: &Link, mut engine: Option<Box<dyn ShellEngine>>) -> io::Result<()
             | ToWorker::Program(_)
             | ToWorker::Ran(_)
             | ToWorker::Code(_)
-            | ToWorker::NoCode { .. } => {
+            | ToWorker::NoCode { .. }
+            | ToWorker::Interpreter(_) => {
                 return Err(io::ErrorKind::InvalidData.into());
             }
         }

@@ -14,10 +14,14 @@ use offleash_core::exec::OutputStream;
 use rustix::io::Errno;
 use tokio::runtime::Runtime;
 
-use crate::engine::{EngineCommand, EngineEnd, EngineHost, EngineLimits, ShellEngine, ShellOutcome, ShortfallKind};
+use crate::engine::{
+    EngineCommand, EngineEnd, EngineHost, EngineLimits, ScriptLanguage, ScriptRunner, ShellEngine, ShellOutcome,
+    ShortfallKind,
+};
 use crate::wire::{MountPoint, WorkerSetup};
 use crate::worker::remote_files::RemoteFiles;
 use crate::worker::root_files::RootFiles;
+use crate::worker::scripts::{ScriptCommand, ScriptSetting};
 use crate::worker::unresolved::{Noted, ProgramsElsewhere};
 
 /// What a shell answers when it gives up.
@@ -49,11 +53,19 @@ pub(super) struct BashEngine {
     user: String,
     home: PathBuf,
     hostname: String,
+    /// What runs scripts of other languages.
+    scripts: Option<Arc<dyn ScriptRunner>>,
 }
 
 impl BashEngine {
-    pub(super) fn new(host: Arc<dyn EngineHost>, limits: EngineLimits, setup: &WorkerSetup) -> Self {
+    pub(super) fn new(
+        host: Arc<dyn EngineHost>,
+        limits: EngineLimits,
+        setup: &WorkerSetup,
+        scripts: Option<Arc<dyn ScriptRunner>>,
+    ) -> Self {
         Self {
+            scripts,
             host,
             limits,
             mounts: setup.mounts.clone(),
@@ -87,6 +99,33 @@ impl BashEngine {
         limits.max_subst_depth = MAX_NESTING;
         limits.max_subshell_depth = MAX_NESTING;
         limits
+    }
+
+    /// The commands that run scripts of other languages.
+    fn script_commands(&self, own: &Arc<InMemoryFs>, noted: &Arc<Noted>) -> Vec<ScriptCommand> {
+        let Some(runner) = &self.scripts else {
+            return Vec::new();
+        };
+        let output = usize::try_from(self.limits.output.unwrap_or(NO_LIMIT)).unwrap_or(UNCOUNTED);
+        let setting = ScriptSetting {
+            runner: runner.clone(),
+            host: self.host.clone(),
+            own: own.clone(),
+            mounts: self.mounts.clone(),
+            memory: self.limits.memory,
+            output,
+            noted: noted.clone(),
+        };
+        let names = ScriptLanguage::ALL.into_iter().flat_map(|language| {
+            let names = language.commands().iter();
+            names.map(move |name| (language, *name))
+        });
+        let command = |(language, name)| ScriptCommand {
+            language,
+            name,
+            setting: setting.clone(),
+        };
+        names.map(command).collect()
     }
 
     fn own_files(&self) -> Arc<InMemoryFs> {
@@ -128,6 +167,7 @@ impl BashEngine {
             // There already, or below another mount.
             let _made = own.mkdir(parent, true).await;
         }
+        let scripts = self.script_commands(&own, noted);
         let root = root.into_iter().next().map(|(_, served)| RootFiles {
             served,
             memory: own.clone(),
@@ -150,6 +190,9 @@ impl BashEngine {
             .cwd(command.cwd.clone());
         for (name, value) in &command.env {
             builder = builder.env(name, value);
+        }
+        for command in scripts {
+            builder = builder.builtin(command.name, Box::new(command));
         }
         let mut bash = builder.build();
         for (path, files) in others {
@@ -176,11 +219,11 @@ impl BashEngine {
             .execute(&words.script)
             .options(options)
             .stdout_fn(move |bytes| {
-                out.output(OutputStream::Stdout, bytes);
+                let _may_go_on = out.output(OutputStream::Stdout, bytes);
                 std::future::ready(Ok(()))
             })
             .stderr_fn(move |bytes| {
-                err.output(OutputStream::Stderr, bytes);
+                let _may_go_on = err.output(OutputStream::Stderr, bytes);
                 std::future::ready(Ok(()))
             });
         let outcome = self.outcome(execution.await, noted);

@@ -137,10 +137,15 @@ fn memory_of_machine(plan: &Plan) -> u64 {
     asked.max(MIN_MACHINE_MIB) + MACHINE_KERNEL_MIB
 }
 
+/// The same with the interpreters of this build.
+fn with_interpreters(backend: SimulatedBackend) -> SimulatedBackend {
+    backend.with_interpreters(offleash_wasm::interpreter_store())
+}
+
 /// What makes sandboxes of a level.
 fn backend(level: Level) -> Box<dyn Backend> {
     match level {
-        Level::Simulated => Box::new(SimulatedBackend::default()),
+        Level::Simulated => Box::new(with_interpreters(SimulatedBackend::default())),
         Level::Wasm => Box::new(WasmBackend::default()),
         Level::Process => Box::new(ProcessBackend::default()),
         Level::ProcessLandlock => Box::new(ProcessLandlockBackend),
@@ -180,7 +185,7 @@ impl ChosenLevel {
         let mut chosen = Self {
             level,
             backend: match spec.level {
-                LevelChoice::Escalating => Box::new(SimulatedBackend::escalating()),
+                LevelChoice::Escalating => Box::new(with_interpreters(SimulatedBackend::escalating())),
                 _ => backend(level),
             },
             fallback: fallback(spec),

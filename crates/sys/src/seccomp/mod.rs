@@ -149,6 +149,15 @@ pub fn compile_code_worker() -> SeccompFilter {
     }
 }
 
+/// The same for a process with an empty root directory that is handed files of code over its socket: it receives descriptors,
+/// and may ask how long their files are.
+pub fn compile_script_worker() -> SeccompFilter {
+    SeccompFilter {
+        program: worker::script_program(),
+        asks: false,
+    }
+}
+
 impl SeccompFilter {
     /// The length of the program; the kernel's limit is 4096.
     pub fn instructions(&self) -> usize {

@@ -97,13 +97,32 @@ static CODE_ALONE: CallRule = when(
     &ALLOW,
 );
 
+// newfstatat(directory, path, answer, flags): of a descriptor. A path that is not empty would lead through an empty root.
+static STAT_OF_DESCRIPTOR: CallRule = equals(3, libc::AT_EMPTY_PATH, &ALLOW, &REFUSE);
+
 /// The same for a process that compiles strangers' code.
 pub(super) fn code_program() -> Vec<sock_filter> {
-    let rule_of = |number: u32| match number == number_of(libc::SYS_mprotect) {
-        true => Some(&CODE_OR_DATA),
-        false => super::emit::rule_in([CALLS, OLD_CALLS], number),
+    super::emit::program_by(code_rule, libc::EPERM)
+}
+
+/// The same for one that is handed files of code as well, and has an empty root.
+pub(super) fn script_program() -> Vec<sock_filter> {
+    let rule_of = |number: u32| {
+        let is = |call| number == number_of(call);
+        match () {
+            () if is(libc::SYS_recvmsg) || is(libc::SYS_fstat) => Some(&ALLOW),
+            () if is(libc::SYS_newfstatat) => Some(&STAT_OF_DESCRIPTOR),
+            () => code_rule(number),
+        }
     };
     super::emit::program_by(rule_of, libc::EPERM)
+}
+
+fn code_rule(number: u32) -> Option<&'static CallRule> {
+    match number == number_of(libc::SYS_mprotect) {
+        true => Some(&CODE_OR_DATA),
+        false => super::emit::rule_in([CALLS, OLD_CALLS], number),
+    }
 }
 
 pub(super) fn program() -> Vec<sock_filter> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use offleash_core::exec::OutputStream;
-use offleash_simulated::engine::{EngineHost, MAX_PIECE};
+use offleash_simulated::engine::{MAX_PIECE, ScriptHost};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 use wasmtime::component::ResourceTable;
@@ -12,10 +12,11 @@ use wasmtime::component::ResourceTable;
 use super::descriptors::Descriptors;
 use super::limits::ModuleLimits;
 use super::paths::Files;
+use super::scripts::ScriptState;
 
 /// What the imports of a module act on.
 pub(super) struct CommandState {
-    pub(super) host: Arc<dyn EngineHost>,
+    pub(super) host: Arc<dyn ScriptHost>,
     pub(super) files: Files,
     pub(super) argv: Vec<String>,
     pub(super) env: Vec<(String, String)>,
@@ -25,14 +26,18 @@ pub(super) struct CommandState {
     pub(super) table: ResourceTable,
     /// When its monotonic clock was zero.
     pub(super) began: Instant,
+    /// Whether nobody takes any more of its output.
+    pub(super) is_output_full: bool,
+    /// What an interpreter's own imports have.
+    pub(super) script: ScriptState,
 }
 
 impl CommandState {
     /// Passes output on and waits until it is taken; how much of it that was.
-    pub(super) fn output(&self, stream: OutputStream, bytes: &[u8]) -> usize {
+    pub(super) fn output(&mut self, stream: OutputStream, bytes: &[u8]) -> usize {
         let taken = bytes.get(..MAX_PIECE).unwrap_or(bytes);
         if !taken.is_empty() {
-            self.host.output(stream, taken.to_vec());
+            self.is_output_full |= !self.host.output(stream, taken.to_vec());
         }
         taken.len()
     }

@@ -69,6 +69,25 @@ impl Descriptors {
         }
     }
 
+    /// Standard streams, and the root of all trees under that name.
+    pub(super) fn rooted(root: TreePath, input: Vec<u8>) -> Self {
+        let root = OpenDirectory {
+            path: root,
+            preopened: Some("/".to_owned()),
+            listed: None,
+        };
+        Self {
+            open: vec![
+                Some(Descriptor::Input),
+                Some(Descriptor::Output(OutputStream::Stdout)),
+                Some(Descriptor::Output(OutputStream::Stderr)),
+                Some(Descriptor::Directory(root)),
+            ],
+            input,
+            input_position: 0,
+        }
+    }
+
     pub(super) fn get(&mut self, number: u32) -> Result<&mut Descriptor, i32> {
         let number = usize::try_from(number).map_err(|_| Errno::BADF.raw_os_error())?;
         let slot = self.open.get_mut(number).and_then(Option::as_mut);

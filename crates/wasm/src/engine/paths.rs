@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use offleash_simulated::engine::{
-    EngineHost, FileAnswer, FileFacts, FileKind, FileOperation, FileRequest, MAX_PIECE, MountPoint,
+    FileAnswer, FileFacts, FileKind, FileOperation, FileRequest, MAX_PIECE, MountPoint, ScriptHost,
 };
 use rustix::io::Errno;
 
@@ -80,19 +80,78 @@ pub(super) struct ReadAhead {
 
 /// The served trees.
 pub(super) struct Files {
-    host: Arc<dyn EngineHost>,
+    host: Arc<dyn ScriptHost>,
     mounts: Vec<Vec<u8>>,
     /// How often something was changed.
     changes: AtomicU64,
+    /// Where everything is below one root: its tree, and the names that lead to each tree.
+    whole: Option<WholeTree>,
+}
+
+/// All trees as one.
+struct WholeTree {
+    root: u32,
+    places: Vec<Vec<Vec<u8>>>,
 }
 
 impl Files {
-    pub(super) fn new(host: Arc<dyn EngineHost>, mounts: &[MountPoint]) -> Self {
+    pub(super) fn new(host: Arc<dyn ScriptHost>, mounts: &[MountPoint]) -> Self {
         Self {
             host,
             mounts: mounts.iter().map(|mount| mount.path.clone()).collect(),
             changes: AtomicU64::new(0),
+            whole: None,
         }
+    }
+
+    /// The same, reached from the tree that is mounted at `/` as from the root of a machine: paths lead into the others.
+    pub(super) fn whole(host: Arc<dyn ScriptHost>, mounts: &[MountPoint]) -> Self {
+        let root = TreePath::root(mounts, b"/").map_or(u32::MAX, |root| root.mount);
+        let places = mounts.iter().map(|mount| normal(&mount.path).unwrap_or_default());
+        let places = places.collect();
+        Self {
+            whole: Some(WholeTree { root, places }),
+            ..Self::new(host, mounts)
+        }
+    }
+
+    /// The root, where everything is below one.
+    pub(super) fn root(&self) -> Option<TreePath> {
+        let (mount, names) = (self.whole.as_ref()?.root, Vec::new());
+        Some(TreePath { mount, names })
+    }
+
+    /// Whether a path is one from the root of all.
+    fn is_whole(&self, path: &TreePath) -> bool {
+        self.whole.as_ref().is_some_and(|whole| whole.root == path.mount)
+    }
+
+    /// The tree that a path leads into, and the path there.
+    fn locate(&self, path: &TreePath) -> (u32, Vec<u8>) {
+        let Some(whole) = self.whole.as_ref().filter(|whole| whole.root == path.mount) else {
+            return path.as_request();
+        };
+        let within = |(number, place): (usize, &Vec<Vec<u8>>)| {
+            let below = path.names.strip_prefix(place.as_slice())?;
+            Some((place.len(), u32::try_from(number).ok()?, below))
+        };
+        let nearest = whole.places.iter().enumerate().filter_map(within);
+        match nearest.max_by_key(|(length, ..)| *length) {
+            Some((_, mount, below)) => (mount, below.join(&b'/')),
+            None => path.as_request(),
+        }
+    }
+
+    /// Names of trees that are mounted right below a path.
+    fn mounted_in(&self, path: &TreePath) -> Vec<Vec<u8>> {
+        let Some(whole) = self.whole.as_ref().filter(|_| self.is_whole(path)) else {
+            return Vec::new();
+        };
+        let names = whole.places.iter().filter_map(|place| match place.split_last() {
+            Some((name, above)) if above == path.names => Some(name.clone()),
+            _ => None,
+        });
+        names.collect()
     }
 
     /// Where a path from the root is, in the tree that is mounted nearest.
@@ -108,7 +167,7 @@ impl Files {
     }
 
     fn request(&self, path: &TreePath, operation: FileOperation) -> Result<FileAnswer, i32> {
-        let (mount, path) = path.as_request();
+        let (mount, path) = self.locate(path);
         let request = FileRequest { mount, path, operation };
         match self.host.files(request) {
             FileAnswer::Failed { errno } => Err(errno),
@@ -132,13 +191,16 @@ impl Files {
 
     /// Names and types in a directory.
     pub(super) fn entries(&self, path: &TreePath) -> Result<Vec<(Vec<u8>, FileKind)>, i32> {
-        match self.request(path, FileOperation::List)? {
-            FileAnswer::Entries(entries) => Ok(entries
-                .into_iter()
-                .map(|entry| (entry.name, entry.facts.kind))
-                .collect()),
-            _ => Err(Errno::PROTO.raw_os_error()),
+        let FileAnswer::Entries(listed) = self.request(path, FileOperation::List)? else {
+            return Err(Errno::PROTO.raw_os_error());
+        };
+        let mut entries: Vec<_> = listed.into_iter().map(|entry| (entry.name, entry.facts.kind)).collect();
+        for name in self.mounted_in(path) {
+            if !entries.iter().any(|(there, _)| *there == name) {
+                entries.push((name, FileKind::Directory));
+            }
         }
+        Ok(entries)
     }
 
     pub(super) fn link_target(&self, path: &TreePath) -> Result<Vec<u8>, i32> {
@@ -195,6 +257,8 @@ impl Files {
             match self.facts(&whole) {
                 Ok(facts) if facts.kind == FileKind::Symlink && (follow || path.ends_with(b"/")) => {}
                 Ok(facts) => return ended_well(path, whole, Some(facts)),
+                // In memory, links on the way are not told apart from what is not there.
+                Err(errno) if errno == Errno::NOENT.raw_os_error() && self.is_in_memory(&whole) => {}
                 Err(errno) if errno == Errno::NOENT.raw_os_error() => return ended_well(path, whole, None),
                 // A link on the way is no directory.
                 Err(errno) if errno == Errno::NOTDIR.raw_os_error() => {}
@@ -202,6 +266,10 @@ impl Files {
             }
         }
         self.resolve_slowly(directory, path, follow)
+    }
+
+    fn is_in_memory(&self, path: &TreePath) -> bool {
+        self.is_whole(path) && self.locate(path).0 == path.mount
     }
 
     fn resolve_slowly(&self, directory: &TreePath, path: &[u8], follow: bool) -> Result<Resolved, i32> {
@@ -213,7 +281,9 @@ impl Files {
         while let Some(name) = rest.pop() {
             match name.as_slice() {
                 b"" | b"." => {}
-                b".." if here.names.len() == directory.names.len() => return Err(Errno::PERM.raw_os_error()),
+                b".." if here.names.len() == directory.names.len() && !self.is_whole(&here) => {
+                    return Err(Errno::PERM.raw_os_error());
+                }
                 b".." => {
                     here.names.pop();
                     facts = None;
@@ -234,8 +304,11 @@ impl Files {
                             return Err(Errno::LOOP.raw_os_error());
                         }
                         let target = self.link_target(&here)?;
-                        check_path(&target)?;
                         here.names.pop();
+                        match target.strip_prefix(b"/") {
+                            Some(_) if self.is_whole(&here) => here.names.clear(),
+                            _ => check_path(&target)?,
+                        }
                         rest.extend(target.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec));
                         continue;
                     }
@@ -252,7 +325,12 @@ impl Files {
 
     /// Opens a file or a directory, and makes a file if that is wanted.
     pub(super) fn open(&self, directory: &TreePath, path: &[u8], wish: OpenWish) -> Result<Opened, i32> {
-        let Resolved { path, facts } = self.resolve(directory, path, wish.follow)?;
+        self.open_found(self.resolve(directory, path, wish.follow)?, wish)
+    }
+
+    /// The same of a path that was followed.
+    pub(super) fn open_found(&self, found: Resolved, wish: OpenWish) -> Result<Opened, i32> {
+        let Resolved { path, facts } = found;
         let Some(facts) = facts else {
             if !wish.create || wish.directory {
                 return Err(Errno::NOENT.raw_os_error());
@@ -338,10 +416,10 @@ impl Files {
 
     /// Gives something another name in the same tree.
     pub(super) fn rename(&self, from: &TreePath, to: &TreePath) -> Result<(), i32> {
-        if from.mount != to.mount {
+        let (mount, to) = self.locate(to);
+        if self.locate(from).0 != mount {
             return Err(Errno::XDEV.raw_os_error());
         }
-        let (_, to) = to.as_request();
         self.change(from, FileOperation::Rename { to })
     }
 

@@ -13,7 +13,7 @@ pub(super) use calls::add_to;
 use super::command::{CommandState, wall_clock};
 use super::descriptors::{Descriptor, OpenDirectory, OpenFile};
 use super::paths::{OpenWish, Opened, ReadAhead, TreePath};
-use super::{Lacks, errno};
+use super::{Lacks, OutputFull, errno};
 
 /// How many pieces one call can name, and how many events one can wait for.
 const MAX_VECTORS: u32 = 1024;
@@ -53,6 +53,9 @@ fn answer(caller: &mut Called<'_>, call: impl FnOnce(&mut Guest<'_>) -> Answer) 
     };
     let (memory, state) = memory.data_and_store_mut(caller);
     let answered = call(&mut Guest { memory, state });
+    if state.is_output_full {
+        return Err(wasmtime::Error::new(OutputFull));
+    }
     Ok(answered.map_or_else(|errno| u32::from(errno::preview1(errno)), |()| 0))
 }
 

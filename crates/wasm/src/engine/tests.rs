@@ -107,7 +107,7 @@ impl FakeState {
     }
 }
 
-impl EngineHost for FakeHost {
+impl ScriptHost for FakeHost {
     fn files(&self, request: FileRequest) -> FileAnswer {
         let mut state = self.0.lock().expect("nobody panicked");
         let answered = state.answer(&request.path, request.operation);
@@ -116,6 +116,21 @@ impl EngineHost for FakeHost {
         })
     }
 
+    fn output(&self, stream: OutputStream, bytes: Vec<u8>) -> bool {
+        let mut state = self.0.lock().expect("nobody panicked");
+        match stream {
+            OutputStream::Stdout => state.stdout.extend(bytes),
+            OutputStream::Stderr => state.stderr.extend(bytes),
+        }
+        true
+    }
+
+    fn interpreter(&self, _: ScriptLanguage) -> Result<std::os::fd::OwnedFd, String> {
+        Err("there is none here".to_owned())
+    }
+}
+
+impl EngineHost for FakeHost {
     fn find_program(&self, _: &str) -> ProgramPlace {
         ProgramPlace::Nowhere
     }
@@ -138,14 +153,6 @@ impl EngineHost for FakeHost {
         state.compiled = Some(compiled.to_vec());
         state.compiled_times += 1;
     }
-
-    fn output(&self, stream: OutputStream, bytes: Vec<u8>) {
-        let mut state = self.0.lock().expect("nobody panicked");
-        match stream {
-            OutputStream::Stdout => state.stdout.extend(bytes),
-            OutputStream::Stderr => state.stderr.extend(bytes),
-        }
-    }
 }
 
 /// What became of a command.
@@ -162,6 +169,8 @@ fn told_by(host: &Arc<FakeHost>) -> Told {
     let mut engine = WasmEngine {
         host: engine_host,
         memory: Some(16 * 1024 * 1024),
+        tmp: None,
+        scripts: ScriptEngine::default(),
         mounts: vec![MountPoint {
             path: b"/work".to_vec(),
         }],

@@ -5,7 +5,7 @@ use std::thread;
 use libc::{ENOSYS, EPERM};
 
 use super::kernel::errno;
-use crate::seccomp::{SeccompFilter, compile_code_worker, compile_worker};
+use crate::seccomp::{SeccompFilter, compile_code_worker, compile_script_worker, compile_worker};
 use crate::socket;
 
 fn under<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
@@ -78,4 +78,25 @@ fn memory_becomes_code_only_where_code_is_compiled_and_only_while_nothing_writes
     // Of nothing, the kernel lets it be changed.
     assert_eq!(answers, [0, EPERM, EPERM, EPERM]);
     assert_eq!(under(move || protect(code)), EPERM);
+}
+
+#[test]
+fn files_of_code_are_received_and_measured_and_no_path_is_looked_up() {
+    let path = c"/".as_ptr().expose_provenance() as u64;
+    let here = i64::from(libc::AT_FDCWD).cast_unsigned();
+    let empty = u64::from(libc::AT_EMPTY_PATH.cast_unsigned());
+    let answers = under_filter(compile_script_worker(), move || {
+        [
+            errno(libc::SYS_newfstatat, [here, path, 0, 0, 0]),
+            errno(
+                libc::SYS_newfstatat,
+                [u64::MAX, c"".as_ptr().expose_provenance() as u64, 0, empty, 0],
+            ),
+            errno(libc::SYS_recvmsg, [u64::MAX, 0, 0, 0, 0]),
+            errno(libc::SYS_statx, [here, path, 0, 0, 0]),
+            errno(libc::SYS_openat, [here, path, 0, 0, 0]),
+            errno(libc::SYS_memfd_create, [path, 0, 0, 0, 0]),
+        ]
+    });
+    assert_eq!(answers, [EPERM, libc::EBADF, libc::EBADF, EPERM, EPERM, EPERM]);
 }
