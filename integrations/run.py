@@ -75,15 +75,12 @@ def tested(label, command, environment):
 
 #: Ends what tests left, and the server.
 CLEAN = """
-import time
 from offleash import Sandbox, daemon
 socket = daemon.private_state() / "api.sock"
 if daemon.answers(socket):
     for left in list(Sandbox.list()):
         Sandbox.kill(left.sandbox_id)
     daemon.stop()
-    while daemon.answers(socket):
-        time.sleep(0.1)
 """
 
 

@@ -23,7 +23,7 @@ struct Sdk {
 
 /// Servers have been broken by what changed between releases, so old ones are tried as well: those that still make and
 /// connect to sandboxes by the first version of these calls.
-const SDKS: [Sdk; 11] = [
+const SDKS: [Sdk; 12] = [
     Sdk {
         name: "python",
         packages: &["e2b"],

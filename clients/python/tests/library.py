@@ -307,7 +307,9 @@ def functions_of_the_program_are_tools():
 @case
 def a_server_that_has_ended_is_started_again(sandbox):
     assert offleash.daemon.stop()
-    equal(sandbox.run("echo still").stdout if sandbox.is_running() else None, "still\n")
+    equal(sandbox.run("echo still").stdout, "still\n")
+    assert offleash.daemon.stop()
+    equal(sandbox.commands.run("echo again").stdout, "again\n")
 
 
 @case

@@ -1,4 +1,4 @@
-//! `offleash approvals`: questions about calls of tools, answered from the same machine: in sandboxes of the daemon and of `offleash mcp`.
+//! `offleash approvals`: questions about calls of tools and about connections, answered from the same machine: in sandboxes of the daemon and of `offleash mcp`.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -9,7 +9,8 @@ use offleash_core::approval::{ApprovalAnswer, ApprovalSubject};
 use offleash_core::id::RunId;
 use offleash_core::text::Text;
 use offleash_store::{HostIdentity, SandboxDirectories, StateDirectory};
-use offleash_supervisor::tools::ToolsClient;
+use offleash_supervisor::service::SupervisorClient;
+use offleash_supervisor::tools::{OpenApproval, ToolsClient};
 use serde_json::{Value, json};
 
 use crate::args::{ApprovalListArgs, ApprovalsArgs, ApprovalsCommand};
@@ -81,6 +82,24 @@ fn decide(
     Ok(ExitCode::SUCCESS)
 }
 
+/// A question as the server tells it.
+fn shown(sandbox: &str, kind: &str, open: OpenApproval) -> Value {
+    let (what, tool, parameters) = match open.about {
+        ApprovalSubject::ToolCall { tool, parameters } => {
+            let parameters: Value = serde_json::from_str(&parameters).unwrap_or_default();
+            ("tool", tool, parameters)
+        }
+        ApprovalSubject::Connection { host, port, protocol } => {
+            let parameters = json!({ "host": host.to_string(), "port": port, "protocol": protocol });
+            ("connection", "connect".to_owned(), parameters)
+        }
+    };
+    json!({
+        "id": format!("{sandbox}-{kind}{}", open.id), "sandbox": sandbox, "kind": what, "tool": tool, "parameters": parameters,
+        "rule": open.rule, "left_ms": open.left_ms,
+    })
+}
+
 /// The doors of sandboxes of `offleash mcp`, which no daemon knows.
 struct OwnDoors {
     sandboxes: Option<SandboxDirectories>,
@@ -102,29 +121,36 @@ impl OwnDoors {
             return Ok(all);
         };
         for id in sandboxes.ids().map_err(|error| Failure::from_error(&error))? {
-            let door = ToolsClient::in_directory(&sandboxes.path_of(&id));
+            let path = sandboxes.path_of(&id);
             // One that does not answer has nothing to be decided.
-            for open in self.runtime.block_on(door.approvals()).unwrap_or_default() {
-                if let ApprovalSubject::ToolCall { tool, parameters } = open.about {
-                    let parameters: Value = serde_json::from_str(&parameters).unwrap_or_default();
-                    all.push(json!({
-                        "id": format!("{id}-{}", open.id), "sandbox": id.as_str(), "tool": tool, "parameters": parameters,
-                        "left_ms": open.left_ms,
-                    }));
-                }
-            }
+            let of_tools = self.runtime.block_on(ToolsClient::in_directory(&path).approvals());
+            let of_network = self.runtime.block_on(SupervisorClient::in_directory(&path).approvals());
+            let of_tools = of_tools.unwrap_or_default().into_iter().map(|open| ("", open));
+            let of_network = of_network.unwrap_or_default().into_iter().map(|open| ("n", open));
+            all.extend(
+                of_tools
+                    .chain(of_network)
+                    .map(|(kind, open)| shown(id.as_str(), kind, open)),
+            );
         }
         Ok(all)
     }
 
     /// Answers a question; `false` where it is none of these sandboxes'.
     fn decide(&self, approval: &str, answer: ApprovalAnswer) -> Result<bool, Failure> {
-        let asked = approval
-            .rsplit_once('-')
-            .and_then(|(id, number)| Some((id.parse::<RunId>().ok()?, number.parse().ok()?)));
-        let (Some((id, number)), Some(sandboxes)) = (asked, &self.sandboxes) else {
+        let (id, number) = approval.rsplit_once('-').unwrap_or_default();
+        let of_network = number.strip_prefix('n');
+        let asked = (id.parse::<RunId>(), of_network.unwrap_or(number).parse());
+        let ((Ok(id), Ok(number)), Some(sandboxes)) = (asked, &self.sandboxes) else {
             return Ok(false);
         };
+        if of_network.is_some() {
+            let supervisor = SupervisorClient::in_directory(&sandboxes.path_of(&id));
+            return Ok(self
+                .runtime
+                .block_on(supervisor.decide(number, answer))
+                .unwrap_or(false));
+        }
         let door = ToolsClient::in_directory(&sandboxes.path_of(&id));
         let decided = door
             .is_there()

@@ -39,7 +39,7 @@ pub(crate) use network::NetworkArgs;
 pub(crate) use permissions::PermissionArgs;
 pub(crate) use remote::{
     CpArgs, CreateArgs, ExecArgs, ForkArgs, IdsArgs, LogsArgs, LsArgs, PauseArgs, PortArgs, ResumeArgs, RmArgs,
-    StatsArgs,
+    StatsArgs, TopArgs,
 };
 pub(crate) use serve::{KeyCommand, KeyCreateArgs, KeyRemoveArgs, ListenAt, LogArg, ServeArgs};
 pub(crate) use snapshot::{
@@ -125,6 +125,8 @@ pub(crate) enum Command {
     Inspect(IdsArgs),
     /// Show what sandboxes of the daemon use.
     Stats(StatsArgs),
+    /// Show what sandboxes of the daemon use, again and again, the busiest first.
+    Top(TopArgs),
     /// Pause sandboxes of the daemon.
     Pause(PauseArgs),
     /// Continue sandboxes of the daemon.

@@ -125,6 +125,7 @@ fn any() -> ExitCode {
         Command::Rm(rm) => remote::rm(&rm, state),
         Command::Inspect(inspect) => remote::inspect(&inspect, state),
         Command::Stats(stats) => remote::stats(&stats, state),
+        Command::Top(top) => remote::top::top(&top, state),
         Command::Pause(pause) => remote::pause(&pause, state),
         Command::Resume(resume) => remote::resume(&resume, state),
         Command::Fork(fork) => remote::fork(&fork, state),

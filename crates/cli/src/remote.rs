@@ -9,6 +9,7 @@ pub(crate) mod holders;
 mod logs;
 pub(crate) mod snapshots;
 pub(crate) mod table;
+pub(crate) mod top;
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -370,6 +370,7 @@ fn explain_outcome(record: &RunRecord) -> Option<String> {
             limit.row().show(*value),
             limit.row().flag
         )),
+        Outcome::EndedByRule { rule } => Some(format!("the run was ended by rule `{rule}` of monitoring")),
         Outcome::OutOfMemory { limit } => Some(format!(
             "the run was ended: out of memory (limit {}); raise it with `--memory`",
             Bytes(*limit)

@@ -42,6 +42,7 @@ fn help_says_what_there_is() {
       rm           Remove sandboxes of the daemon that are paused, or with `--force` any
       inspect      Show all that the daemon knows of sandboxes, as JSON
       stats        Show what sandboxes of the daemon use
+      top          Show what sandboxes of the daemon use, again and again, the busiest first
       pause        Pause sandboxes of the daemon
       resume       Continue sandboxes of the daemon
       fork         Make sandboxes in the daemon with the files of one that runs, and print their ids
@@ -51,6 +52,8 @@ fn help_says_what_there_is() {
       checkpoints  List the checkpoints of a sandbox of the daemon, or remove one
       restore      Put a sandbox of the daemon back to a checkpoint: its processes end, and its files
                    are those of then
+      browser      Work with browsers in sandboxes of the daemon, which Playwright, Puppeteer and others
+                   drive
       port         Print the address at which a port of a sandbox is reached
       doctor       Say what this machine offers, what is missing, and how to mend it
       explain      Say what would be decided about a path, variable, limit, system call or connection,

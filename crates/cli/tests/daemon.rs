@@ -9,6 +9,8 @@
 
 mod support;
 
+#[path = "daemon/approvals.rs"]
+mod approvals;
 #[path = "daemon/bounds.rs"]
 mod bounds;
 #[path = "daemon/builds.rs"]
@@ -31,6 +33,8 @@ mod lives;
 mod logs;
 #[path = "daemon/memory.rs"]
 mod memory;
+#[path = "daemon/monitors.rs"]
+mod monitors;
 #[path = "daemon/pauses.rs"]
 mod pauses;
 #[path = "daemon/pools.rs"]

@@ -19,6 +19,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use offleash_core::limits::{LimitName, LimitUnit};
+use offleash_core::monitor::{BUILTIN_RULES, FigureKind, MonitorFigure};
 use offleash_core::policy::{KeyDoc, Policy, reference};
 use offleash_core::protected::{GIT_LINK, PROTECTED_NAMES};
 use support::{Site, stdout};
@@ -56,7 +57,7 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 93] = [
+const COMMANDS: [&[&str]; 94] = [
     &[],
     &["run"],
     &["diff"],
@@ -75,6 +76,7 @@ const COMMANDS: [&[&str]; 93] = [
     &["rm"],
     &["inspect"],
     &["stats"],
+    &["top"],
     &["pause"],
     &["resume"],
     &["fork"],
@@ -351,6 +353,47 @@ wall_time = "10m"
 fn the_reference_of_policies_is_what_core_reads() {
     Policy::parse(EXAMPLE).unwrap();
     assert_committed("policy.md", &policy_document());
+}
+
+// ---- docs/monitoring.md
+
+fn monitoring_document() -> String {
+    let mut text = format!("# Monitoring\n\n{MADE}\n{}", prose::MONITORING_BEGINNING);
+    text.push_str("\n## What is watched\n\n| figure | counts | how | what it is |\n|---|---|---|---|\n");
+    for figure in MonitorFigure::ALL {
+        let how = match figure.kind() {
+            FigureKind::Count => "within the window",
+            FigureKind::CpuTime => "on average over the window",
+            FigureKind::Level => "the least during the window",
+        };
+        writeln!(
+            text,
+            "| `{figure}` | {} | {how} | {} |",
+            figure.unit(),
+            cell(figure.doc())
+        )
+        .unwrap();
+    }
+    text.push_str(prose::MONITORING_FIGURES_END);
+    text.push_str(
+        "\n## Built-in rules\n\n| rule | watches | from | within | action | a sign of |\n|---|---|---|---|---|---|\n",
+    );
+    for rule in BUILTIN_RULES {
+        let (name, watch, from, window, action) = (rule.name, rule.watch, rule.threshold, rule.window, rule.action);
+        writeln!(
+            text,
+            "| `{name}` | `{watch}` | {from} | {window} | {action} | {} |",
+            cell(rule.why)
+        )
+        .unwrap();
+    }
+    text.push_str(prose::MONITORING_END);
+    text
+}
+
+#[test]
+fn the_reference_of_monitoring_is_what_core_watches() {
+    assert_committed("monitoring.md", &monitoring_document());
 }
 
 // ---- docs/record.md

@@ -19,6 +19,7 @@ pub mod id;
 pub mod level;
 pub mod limits;
 pub mod log_level;
+pub mod monitor;
 pub mod network;
 pub mod path_rules;
 pub mod plan;

@@ -19,6 +19,7 @@ use crate::env::EnvRules;
 use crate::gpu::GpuChoice;
 use crate::level::{DegradeMode, ESCALATING, Level, LevelChoice};
 use crate::limits::{LimitName, Limits};
+use crate::monitor::MonitorRule;
 use crate::path_rules::PathRules;
 use crate::spec::{
     IdChoice, MAX_WARM, MountAccess, MountSpec, NetworkSpec, SandboxSpec, TmpfsSpec, VolumeMount, WorkspaceMode,
@@ -29,12 +30,14 @@ use crate::units::{Bytes, Millis};
 use crate::volume::{VolumeKey, VolumeName};
 use crate::written::{self, WrongText, all};
 
+mod monitors;
 mod network;
 mod reference;
 mod tools;
 
 pub use reference::{KeyDoc, reference};
 
+use monitors::MonitorEntry;
 use network::NetworkValue;
 use tools::ToolEntry;
 
@@ -79,6 +82,8 @@ pub struct Policy {
     pub tool_grants: Option<Vec<ToolGrant>>,
     /// How many sandboxes wait for later runs.
     pub warm: Option<u8>,
+    /// Rules of monitoring: those that change built-in ones, and others.
+    pub monitors: Vec<MonitorRule>,
     /// When sandboxes of a server sleep, and when checkpoints of them are made; of no run.
     pub lifecycle: LifecyclePolicy,
 }
@@ -179,6 +184,7 @@ impl Policy {
         spec.tmpfs.extend_from_slice(&self.tmpfs);
         spec.toolchains.extend_from_slice(&self.toolchains);
         spec.tools.extend_from_slice(&self.tools);
+        spec.monitors.extend_from_slice(&self.monitors);
         if let Some(grants) = &self.tool_grants {
             spec.tool_grants = Some(grants.clone());
         }
@@ -242,6 +248,7 @@ struct PolicyFile {
     mount: Vec<MountEntry>,
     volume: Vec<VolumeEntry>,
     tmpfs: Vec<TmpfsEntry>,
+    monitor: Vec<MonitorEntry>,
     commands: CommandsTable,
     env: EnvTable,
     limits: BTreeMap<LimitKey, Spanned<LimitText>>,
@@ -402,6 +409,7 @@ impl PolicyFile {
             gpu: self.gpu.as_ref().map(written::one).transpose()?,
             lifecycle: self.lifecycle.into_policy()?,
             warm: self.warm.map(warm).transpose()?,
+            monitors: monitors::rules(&self.monitor)?,
         })
     }
 }

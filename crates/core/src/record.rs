@@ -7,7 +7,9 @@ use crate::approval::ApprovalAnswer;
 use crate::id::RunId;
 use crate::level::Level;
 use crate::limits::LimitName;
-use crate::text::Text;
+use crate::monitor::{MonitorAction, MonitorFigure};
+use crate::text::{Text, one_line};
+use crate::units::Millis;
 
 /// The version of the record's form; a field that changes its meaning raises it.
 pub const RECORD_VERSION: u32 = 1;
@@ -53,6 +55,62 @@ pub struct RunRecord {
     pub tools: Vec<ToolUse>,
     /// The image that the root directory was of; absent when it was of none.
     pub image: Option<ImageUse>,
+    /// Rules of monitoring that fired, in the order in which they did.
+    pub alerts: Vec<AlertRecord>,
+}
+
+/// A rule of monitoring that fired, with its evidence.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct AlertRecord {
+    /// When, RFC 3339, UTC.
+    pub at: String,
+    /// The name of the rule.
+    pub rule: String,
+    /// What it watches, such as `refused-connections`.
+    pub watch: MonitorFigure,
+    /// What the figure was, in its unit.
+    pub value: u64,
+    /// From which value on the rule fires.
+    pub threshold: u64,
+    /// Over which time, in milliseconds.
+    pub window_ms: u64,
+    /// What the rule asks for: `log`, `alert`, `throttle`, `pause`, `snapshot-and-pause` or `kill`.
+    pub action: MonitorAction,
+    /// Why that was not done; absent when it was.
+    pub not_done: Option<String>,
+    /// What was among it: hosts, names or paths, a few at most; code inside chose these words.
+    pub evidence: Vec<String>,
+}
+
+impl AlertRecord {
+    /// The line that tells of it, fit for a terminal.
+    pub fn line(&self) -> String {
+        let Self {
+            rule,
+            watch,
+            value,
+            threshold,
+            window_ms,
+            action,
+            ..
+        } = self;
+        let window = Millis(*window_ms);
+        let mut line = format!(
+            "rule `{rule}` fired: {watch} {value} {} within {window} (from {threshold} on)",
+            watch.unit()
+        );
+        if let Some(first) = self.evidence.first() {
+            let first = one_line(first.as_bytes());
+            line = format!("{line}, such as `{first}`");
+        }
+        match (&self.not_done, action) {
+            (Some(why), _) => format!("{line}; `{action}` was not done: {why}"),
+            (None, MonitorAction::Kill) => format!("{line}; the sandbox is ended"),
+            (None, MonitorAction::Throttle) => format!("{line}; the sandbox is slowed down"),
+            (None, action) if action.pauses() => format!("{line}; the sandbox is paused"),
+            (None, _) => line,
+        }
+    }
 }
 
 /// How often a tool was called.
@@ -327,6 +385,11 @@ pub enum Outcome {
         /// Why.
         reason: String,
     },
+    /// A rule of monitoring ended the run.
+    EndedByRule {
+        /// The name of the rule.
+        rule: String,
+    },
     /// A rule of the policy refused the command.
     CommandDenied {
         /// The rule.
@@ -358,7 +421,7 @@ impl Outcome {
                 limit: LimitName::WallTime,
                 ..
             } => 124,
-            Outcome::LimitExceeded { .. } | Outcome::OutOfMemory { .. } => 137,
+            Outcome::LimitExceeded { .. } | Outcome::OutOfMemory { .. } | Outcome::EndedByRule { .. } => 137,
             Outcome::CommandNotFound { .. } => 127,
             Outcome::NotExecutable { .. } | Outcome::CommandDenied { .. } => 126,
             Outcome::Failed { .. } => 125,

@@ -9,6 +9,7 @@ use crate::gpu::GpuChoice;
 use crate::id::RunId;
 use crate::level::{DegradeMode, Level, LevelChoice};
 use crate::limits::Limits;
+use crate::monitor::MonitorRule;
 use crate::path_rules::PathRules;
 use crate::plan::SandboxUser;
 use crate::template::TemplateName;
@@ -70,6 +71,8 @@ pub struct SandboxSpec {
     pub tools: Vec<DeclaredTool>,
     /// What is granted of them; all that their owner grants when absent.
     pub tool_grants: Option<Vec<ToolGrant>>,
+    /// Rules of monitoring: those that change built-in ones, and others.
+    pub monitors: Vec<MonitorRule>,
     /// How many sandboxes wait, ready, for later runs of the same request: at most [`MAX_WARM`], none by default.
     pub warm: u8,
 }

@@ -8,6 +8,7 @@ use std::fmt;
 
 use crate::level::{DegradeMode, LevelChoice};
 use crate::limits::{LimitName, Limits};
+use crate::monitor::BUILTIN_RULES;
 use crate::network::{NetworkRule, RuleVerdict};
 use crate::policy::{Policy, WorkspaceChoice};
 use crate::spec::{NetworkSpec, TmpfsSpec, WorkspaceMode};
@@ -52,6 +53,10 @@ pub fn widened(policy: &Policy) -> Vec<String> {
     keys.extend(list("toolchains", policy.toolchains.iter().map(Text::from)));
     keys.extend(list("tool", policy.tools.iter().map(|tool| &tool.name)));
     keys.extend(list("env.pass", &policy.env.pass));
+    // Of these the owner is told nothing any more, or less.
+    let changes_builtin = |name: &str| BUILTIN_RULES.iter().any(|rule| rule.name == name);
+    let monitors = policy.monitors.iter().map(|rule| rule.name.as_str());
+    keys.extend(list("monitor", monitors.filter(|name| changes_builtin(name))));
     if let Some(network) = &policy.network {
         widened_network(network, &mut keys);
     }
@@ -143,6 +148,14 @@ mod tests {
     fn taking_away_needs_no_trust() {
         let policy = "[filesystem]\ndeny = [\".env\"]\nworkspace = \"ro\"\n[commands]\ndeny = [\"curl\"]\n[limits]\nmemory = \"64M\"\n";
         assert_eq!(widened(&Policy::parse(policy).unwrap()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_built_in_rule_of_monitoring_is_the_owners_to_change_and_more_rules_are_not() {
+        let own = "[[monitor]]\nname = \"own\"\nwatch = \"sent\"\nthreshold = 1\naction = \"kill\"\n";
+        let changed = "[[monitor]]\nname = \"port-scan\"\naction = \"off\"\n";
+        let policy = Policy::parse(&format!("{own}{changed}")).unwrap();
+        assert_eq!(widened(&policy), ["monitor (`port-scan`)"]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use offleash_core::bucket::BucketEndpoint;
 use offleash_core::level::{DegradeMode, Level};
+use offleash_core::monitor::MonitorRule;
 use offleash_core::template::{PythonModule, Recipe};
 use offleash_core::vm::Acceleration;
 use offleash_images::{ImagePattern, ImageReference, RegistrySettings};
@@ -17,6 +18,7 @@ use crate::lifecycle::LifecycleConfig;
 use crate::origin::BASE_TEMPLATE;
 use crate::sandbox_tools::ToolsConfig;
 use crate::view::SandboxLimits;
+use crate::webhook_config::WebhooksConfig;
 
 /// What the owner of a daemon can set; [`DaemonConfig::default`] is what happens if nothing is.
 #[derive(Debug, Clone)]
@@ -73,6 +75,10 @@ pub struct DaemonConfig {
     pub keep_logs: Duration,
     /// How often use is sampled; not at all if zero.
     pub sample_every: Duration,
+    /// Rules of monitoring: those that change built-in ones, and others.
+    pub monitors: Vec<MonitorRule>,
+    /// Whom it tells of what happens.
+    pub webhooks: WebhooksConfig,
     /// Templates that are built when they are asked for.
     pub templates: TemplatesConfig,
     /// Images that callers may use.
@@ -318,6 +324,8 @@ impl Default for DaemonConfig {
             lifecycle: LifecycleConfig::default(),
             keep_logs: Duration::from_secs(24 * 60 * 60),
             sample_every: Duration::from_secs(5),
+            monitors: Vec::new(),
+            webhooks: WebhooksConfig::default(),
             templates: TemplatesConfig::default(),
             images: ImagesConfig::default(),
             volumes: VolumesConfig::default(),

@@ -15,8 +15,9 @@ mod traffic;
 mod volumes;
 
 pub use self::inspection::AuditVerification;
-pub use self::tools::{ApprovalView, ClientCall, ClientCalls};
+pub use self::tools::{ClientCall, ClientCalls};
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -27,6 +28,7 @@ use tokio::sync::Semaphore;
 
 use crate::admission::AdmissionControl;
 use crate::adoption::SandboxAdoption;
+use crate::alerts::AlertKeeper;
 use crate::browsers::BrowserService;
 use crate::built_templates::BuiltTemplates;
 use crate::caller::Caller;
@@ -72,6 +74,7 @@ use crate::templates::TemplateStore;
 use crate::transitions::SandboxChanger;
 use crate::view::SandboxCounts;
 use crate::volumes::VolumeService;
+use crate::webhooks::Webhooks;
 use crate::zygotes::ZygotePool;
 
 /// How many look at the processes of sandboxes at a time: the kernel may be kept busy by what is looked at.
@@ -119,6 +122,7 @@ struct DaemonServices {
     maintenance: Arc<MaintenanceLoop>,
     filler: Arc<PoolFiller>,
     sampler: Arc<UsageSampler>,
+    webhooks: Arc<Webhooks>,
 }
 
 impl Daemon {
@@ -133,6 +137,7 @@ impl Daemon {
         services.filler.start();
         services.sampler.start();
         services.browsers.adopt().await;
+        services.webhooks.start();
         Ok(Self {
             services: Arc::new(services),
         })
@@ -168,6 +173,16 @@ impl Daemon {
             failed: tally.failed,
             ..counts
         }
+    }
+
+    /// How often each rule of monitoring has fired since the daemon began.
+    pub fn alert_counts(&self) -> BTreeMap<String, u64> {
+        self.services.core.registry.feed().alerts()
+    }
+
+    /// How many messages of webhooks were delivered, given up, and dropped since the daemon began.
+    pub fn webhook_counts(&self) -> BTreeMap<&'static str, u64> {
+        self.services.webhooks.counts()
     }
 
     /// How many sandboxes of each template wait to be handed out.
@@ -381,6 +396,11 @@ impl DaemonServices {
             Arc::clone(&keeper),
         ));
         let automatic = Arc::new(AutomaticCheckpoints::new(core.clone(), Arc::clone(&checkpoints)));
+        let alerts = Arc::new(AlertKeeper::new(
+            core.clone(),
+            Arc::clone(&changer),
+            Arc::clone(&checkpoints),
+        ));
         let maintenance = Arc::new(MaintenanceLoop::new(
             core.clone(),
             config.keep_logs,
@@ -421,10 +441,11 @@ impl DaemonServices {
         Self {
             records: SandboxRecords::new(core.clone(), config.keep_logs),
             readiness: ReadinessCheck::new(core.clone(), admission),
+            webhooks: Arc::new(Webhooks::new(core.clone(), config.webhooks.clone())),
             machine: MachineProbe::new(core.host.state().path().to_owned()),
             changes: ChangeService::new(core.host.state().clone(), core.host.program().map(Path::to_owned)),
             process_looks: Arc::new(Semaphore::new(MAX_PROCESS_LOOKS)),
-            sampler: Arc::new(UsageSampler::new(core.clone(), config.sample_every)),
+            sampler: Arc::new(UsageSampler::new(core.clone(), config.sample_every, alerts)),
             config,
             core,
             pool,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use offleash_core::id::RunId;
 use offleash_core::log_level::LogLevel;
+use offleash_core::record::AlertRecord;
 use offleash_store::SandboxDirectories;
 use offleash_supervisor::clock::UnixMs;
 use offleash_supervisor::clock::now_ms;
@@ -41,6 +42,7 @@ impl EventNote {
         let detail = matches!(self.kind, EventKind::Paused | EventKind::Resumed).then(|| EventDetail {
             reason: self.line.clone(),
             account: None,
+            alert: None,
         });
         // A string: nothing that could fail.
         let detail = detail.and_then(|detail| serde_json::to_string(&detail).ok());
@@ -157,7 +159,10 @@ impl SupervisorRemains {
     pub(crate) fn told(self, row: &SandboxRow, cause: EndCause) -> Vec<Change> {
         let cause = cause.with(self.account.as_ref());
         let account = self.account.clone();
+        let untold = self.account.iter().flat_map(|account| &account.untold_alerts);
+        let alerts: Vec<Change> = untold.map(|alert| alert_of(row, alert)).collect();
         let mut changes = self.lines(row);
+        changes.extend(alerts);
         let level = match cause.kind {
             EventKind::Died => LogLevel::Error,
             _ => LogLevel::Info,
@@ -167,6 +172,7 @@ impl SupervisorRemains {
         let detail = EventDetail {
             reason: cause.reason,
             account,
+            alert: None,
         };
         // Strings and numbers: nothing that could fail.
         changes.push(event_of(row, cause.kind, serde_json::to_string(&detail).ok()));
@@ -181,6 +187,25 @@ struct EventDetail {
     reason: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     account: Option<Ended>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    alert: Option<AlertRecord>,
+}
+
+/// A rule of monitoring that fired in a sandbox, as an event; its supervisor has written the line.
+pub(crate) fn alert_of(row: &SandboxRow, alert: &AlertRecord) -> Change {
+    let detail = EventDetail {
+        reason: alert.line(),
+        account: None,
+        alert: Some(alert.clone()),
+    };
+    // Strings and numbers: nothing that could fail.
+    event_of(row, EventKind::Alert, serde_json::to_string(&detail).ok())
+}
+
+/// The alert in an event's detail.
+pub(crate) fn alert_in(detail: Option<&str>) -> Option<AlertRecord> {
+    let detail: EventDetail = serde_json::from_str(detail?).ok()?;
+    detail.alert
 }
 
 /// The reason in an event's detail.
@@ -215,6 +240,7 @@ mod tests {
             usage: RunUsage::default(),
             limits_hit: Vec::new(),
             out_of_memory: false,
+            untold_alerts: Vec::new(),
         }
     }
 
@@ -241,6 +267,7 @@ mod tests {
         let detail = EventDetail {
             reason: "because".to_owned(),
             account: Some(ended(EndReason::Lost)),
+            alert: None,
         };
         let text = serde_json::to_string(&detail).unwrap();
         assert_eq!(reason_in(Some(&text)).as_deref(), Some("because"));

@@ -339,6 +339,7 @@ mod tests {
             snapshot: None,
             longest_hold_ms: None,
             tools: None,
+            monitors: Vec::new(),
         }
     }
 }

@@ -7,6 +7,8 @@
 
 mod admission;
 mod adoption;
+mod alerts;
+mod approvals;
 mod browsers;
 mod built_templates;
 mod caller;
@@ -22,6 +24,7 @@ mod daemon_core;
 mod egress_route;
 mod ending;
 mod error;
+mod event_feed;
 mod expiry;
 mod filling;
 mod forking;
@@ -77,8 +80,11 @@ mod view;
 mod volume_mounts;
 mod volume_sync;
 mod volumes;
+mod webhook_config;
+mod webhooks;
 mod zygotes;
 
+pub use self::approvals::ApprovalView;
 pub use self::browsers::{BrowserRequest, BrowserSessionView, ContextChoice, SessionStatus};
 pub use self::caller::{Caller, LOCAL_KEY};
 pub use self::carrying::CarriedContexts;
@@ -90,7 +96,7 @@ pub use self::config::{
     TemplatePool, TemplatesConfig, VolumesConfig, ZygotesConfig,
 };
 pub use self::contexts::{SandboxContexts, SandboxProcesses, SandboxStream, is_driver_tag};
-pub use self::daemon::{ApprovalView, AuditVerification, ClientCall, ClientCalls, Daemon};
+pub use self::daemon::{AuditVerification, ClientCall, ClientCalls, Daemon};
 pub use self::error::DaemonError;
 pub use self::forking::{ForkRequest, ForkResults, MAX_FORKS};
 pub use self::inspection_error::InspectionError;
@@ -123,6 +129,7 @@ pub use self::view::{
     SandboxPage, SandboxView, UsageSample, VisibleState,
 };
 pub use self::volume_mounts::{BucketRequest, SandboxVolume, VolumeMountRequest, VolumeRequest, VolumeView};
+pub use self::webhook_config::{MIN_SECRET, WebhookError, WebhooksConfig};
 pub use offleash_browser::{
     BrowserOptions, ContextRecord, EndpointPath, LocaleTag, OwnSandbox, PORT as BROWSER_PORT, PageInfo, TimeZoneName,
     UserAgent, Viewport,

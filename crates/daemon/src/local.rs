@@ -288,6 +288,7 @@ impl LocalSandboxes {
         let ended: Ended = serde_json::from_slice(&text.0).ok()?;
         Some(match ended.reason {
             EndReason::Killed => "it was ended".to_owned(),
+            EndReason::Rule(rule) => format!("rule `{rule}` of monitoring ended it"),
             EndReason::Limit(hit) => {
                 let row = hit.limit.row();
                 let value = row.show(hit.value);

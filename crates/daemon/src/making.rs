@@ -18,7 +18,7 @@ use offleash_core::units::{Bytes, CpuCount};
 use offleash_store::HeldTemplate;
 use offleash_supervisor::clock::{after, own_ms};
 use offleash_supervisor::service::answer::MadeSandbox;
-use offleash_supervisor::service::order::{LimitsOrder, SupervisorOrder};
+use offleash_supervisor::service::order::{LimitsOrder, NetworkOrder, SupervisorOrder};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -369,7 +369,10 @@ impl SandboxMaker {
                 pids: Some(u64::from(pids)),
             },
             // Its secrets are put in before anybody has it.
-            network: self.secrets.network_order(None, &specification.network)?.0,
+            network: NetworkOrder {
+                ask_timeout_ms: u64::try_from(config.tools.ask_timeout.as_millis()).ok(),
+                ..self.secrets.network_order(None, &specification.network)?.0
+            },
             allow_ptrace: specification.allow_ptrace,
             descent: ZygoteRole::Alone,
             wants_copy: false,
@@ -379,6 +382,7 @@ impl SandboxMaker {
             volumes: specification.volumes.iter().map(SandboxVolume::mount).collect(),
             longest_hold_ms: None,
             tools: specification.tools.order(&config.tools, &host.tool_ledger(entry.id())),
+            monitors: config.monitors.clone(),
         })
     }
 

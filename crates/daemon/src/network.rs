@@ -12,6 +12,7 @@ use offleash_core::network::address::has_public;
 use offleash_core::network::cidr::Cidr;
 use offleash_core::network::host_pattern::HostPattern;
 use offleash_core::network::pattern::NetworkPattern;
+use offleash_core::network::{NetworkRule, RuleVerdict};
 use offleash_supervisor::service::order::{HeaderOrder, WayOutOrder};
 
 use crate::error::DaemonError;
@@ -27,6 +28,8 @@ pub(crate) struct GatewayRules {
     pub(crate) allow: Vec<String>,
     /// Rules that deny.
     pub(crate) deny: Vec<String>,
+    /// Rules that ask.
+    pub(crate) ask: Vec<String>,
     /// Headers that are set.
     pub(crate) headers: Vec<HeaderOrder>,
     /// How names are resolved, and through what everything is reached.
@@ -65,11 +68,17 @@ pub(crate) fn order(settings: &NetworkSettings) -> Result<GatewayRules, DaemonEr
     let headers = headers(&settings.headers)?;
     let way_out = egress_route::order(settings)?;
     check_mask(settings.mask_request_host.as_deref())?;
-    for (field, list) in [("allowOut", &settings.allow_out), ("denyOut", &settings.deny_out)] {
+    let lists = [
+        ("allowOut", &settings.allow_out),
+        ("denyOut", &settings.deny_out),
+        ("ask", &settings.ask_out),
+    ];
+    for (field, list) in lists {
         if list.len() > MAX_ENTRIES {
             return Err(DaemonError::invalid(field, format!("more than {MAX_ENTRIES} entries")));
         }
     }
+    let ask = asked(&settings.ask_out)?;
     let mut denied = networks("denyOut", &settings.deny_out)?;
     let AllowedTargets {
         rules,
@@ -92,6 +101,7 @@ pub(crate) fn order(settings: &NetworkSettings) -> Result<GatewayRules, DaemonEr
             internet: true,
             allow: Vec::new(),
             deny: deny.iter().map(Cidr::to_string).collect(),
+            ask,
             headers,
             way_out,
             named_by_owner: false,
@@ -117,6 +127,7 @@ pub(crate) fn order(settings: &NetworkSettings) -> Result<GatewayRules, DaemonEr
         named_by_owner: settings.named_by_owner && !allow.is_empty(),
         allow,
         deny: Vec::new(),
+        ask,
         headers,
         way_out,
     })
@@ -144,6 +155,16 @@ pub(crate) fn check(settings: &NetworkSettings) -> Result<(), DaemonError> {
         }
     }
     Ok(())
+}
+
+/// The hosts that are asked about.
+fn asked(list: &[String]) -> Result<Vec<String>, DaemonError> {
+    let rule = |text: &String| {
+        let rule = NetworkRule::parse(RuleVerdict::Ask, text);
+        let rule = rule.map_err(|error| DaemonError::invalid("ask", error.to_string()))?;
+        Ok(rule.pattern().to_string())
+    };
+    list.iter().map(rule).collect()
 }
 
 /// The headers that are set, in the words of a supervisor. They open no host: that is for the lists to say.

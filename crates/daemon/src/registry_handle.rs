@@ -10,6 +10,7 @@ use offleash_supervisor::clock::now_ms;
 use tokio::sync::oneshot;
 
 use crate::error::DaemonError;
+use crate::event_feed::EventFeed;
 use crate::history::{EventNote, line_of};
 use crate::jobs::blocking;
 use crate::registry::{Change, Registry, RegistryError, SandboxRow};
@@ -23,6 +24,7 @@ const MAX_WAITING: usize = 1000;
 #[derive(Debug)]
 pub(crate) struct RegistryHandle {
     open: Arc<OpenRegistry>,
+    feed: EventFeed,
 }
 
 #[derive(Debug)]
@@ -42,6 +44,7 @@ impl RegistryHandle {
         let registry = blocking("open the registry", move || Registry::open(&state)).await??;
         Ok(Self {
             open: Arc::new(OpenRegistry { registry, _lock: lock }),
+            feed: EventFeed::default(),
         })
     }
 
@@ -74,6 +77,7 @@ impl RegistryHandle {
     /// # Errors
     /// As [`RegistryError`] says; nothing of the batch is applied then.
     pub(crate) async fn apply(&self, batch: Vec<Change>) -> Result<(), RegistryError> {
+        let events = EventFeed::among(&batch);
         let (sender, receiver) = oneshot::channel();
         // Nobody may be there to hear of it: whoever asked is cancelled then.
         self.open.registry.submit(
@@ -82,7 +86,14 @@ impl RegistryHandle {
                 let _ = sender.send(outcome);
             }),
         );
-        receiver.await.unwrap_or(Err(RegistryError::Closed))
+        receiver.await.unwrap_or(Err(RegistryError::Closed))?;
+        self.feed.tell(events);
+        Ok(())
+    }
+
+    /// What happens, as soon as it is on record.
+    pub(crate) fn feed(&self) -> &EventFeed {
+        &self.feed
     }
 
     /// Changes the row of `entry`, first in the registry, then in memory, and notes with it what happened.

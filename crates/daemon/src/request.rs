@@ -88,6 +88,9 @@ pub struct NetworkSettings {
     pub allow_out: Vec<String>,
     /// `denyOut`: addresses and networks that it may not reach.
     pub deny_out: Vec<String>,
+    /// Hosts about which somebody is asked when they are connected to, as `network.ask` of a policy has them.
+    #[serde(default)]
+    pub ask_out: Vec<String>,
     /// `allowPublicTraffic`: whether its ports are open to whoever can reach the daemon; yes if `None`.
     pub allow_public_traffic: Option<bool>,
     /// `maskRequestHost`: what its ports see as `Host`; `${PORT}` in it is the port.

@@ -9,6 +9,7 @@ use offleash_supervisor::service::message::SupervisorUsage;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use crate::alerts::AlertKeeper;
 use crate::daemon_core::DaemonCore;
 use crate::registry::{Change, MetricRow, SandboxState};
 use crate::sandboxes::SandboxEntry;
@@ -25,11 +26,12 @@ type CpuMark = (Instant, u64);
 pub(crate) struct UsageSampler {
     core: DaemonCore,
     every: Duration,
+    alerts: Arc<AlertKeeper>,
 }
 
 impl UsageSampler {
-    pub(crate) fn new(core: DaemonCore, every: Duration) -> Self {
-        Self { core, every }
+    pub(crate) fn new(core: DaemonCore, every: Duration, alerts: Arc<AlertKeeper>) -> Self {
+        Self { core, every, alerts }
     }
 
     /// Begins to sample, until the daemon is gone.
@@ -67,6 +69,9 @@ impl UsageSampler {
         let mut marks = HashMap::new();
         while let Some(answer) = asked.join_next().await {
             if let Ok(Some((entry, when, usage))) = answer {
+                if usage.untold_alerts > 0 {
+                    self.alerts.heed_in_background(Arc::clone(&entry));
+                }
                 self.note(&entry, &usage, before.get(entry.name()).copied(), when);
                 marks.insert(entry.name().to_owned(), (when, usage.cpu_us));
             }

@@ -230,6 +230,8 @@ impl SecretStore {
             internet: rules.internet,
             allow: rules.allow,
             deny: rules.deny,
+            ask: rules.ask,
+            ask_timeout_ms: None,
             headers: rules.headers,
             way_out: rules.way_out,
             named_by_owner: rules.named_by_owner,

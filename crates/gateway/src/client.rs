@@ -11,6 +11,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use offleash_core::monitor::MonitorFigure;
 use offleash_sys::network::NetworkSockets;
 use offleash_sys::network::queue::PacketQueue;
 use rustix::event::{PollFd, PollFlags};
@@ -24,6 +25,7 @@ use crate::journal_entries::{GatewayLoss, News};
 use crate::policy::Unknown;
 use crate::questions::Questions;
 use crate::reached::ReachedHosts;
+use crate::traffic::TrafficTotals;
 use crate::trust::{Trust, TrustError};
 use crate::upstream::SystemNames;
 use crate::wire::{Order, ReachOrder, SocketCounts, StartOrder};
@@ -121,6 +123,17 @@ impl Gateway {
     pub fn reached(&self) -> ReachedHosts {
         self.connection.take_in();
         self.connection.journal().reached()
+    }
+
+    /// What the sandbox did with its network so far, in numbers.
+    pub fn traffic(&self) -> TrafficTotals {
+        // It is taken in by the thread that listens.
+        self.connection.journal().traffic()
+    }
+
+    /// What was among it lately: hosts or names, as the sandbox gave them.
+    pub fn examples(&self, figure: MonitorFigure) -> Vec<String> {
+        self.connection.journal().examples(figure)
     }
 
     /// Replaces what may be reached and what becomes of requests. When this returns, nothing is judged by the old rules any

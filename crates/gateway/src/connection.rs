@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use offleash_core::approval::ApprovalAnswer;
+use offleash_core::monitor::is_stratum;
 use offleash_core::network::{Host, RuleDecision, RuleVerdict, SpokenProtocol};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
@@ -19,6 +20,7 @@ use tokio::time::timeout;
 use crate::client_hello::{ClientHello, ClientHelloReader, Progress};
 use crate::current::{Leading, PAUSED};
 use crate::http;
+use crate::journal::Journal;
 use crate::journal_entries::{Connection, Outcome};
 use crate::limits::Counts;
 use crate::opened::Log;
@@ -43,6 +45,13 @@ pub(crate) async fn serve(shared: Rc<Shared>, client: TcpStream, destination: So
 /// What is meant by an address inside.
 pub(crate) fn host_at(shared: &Shared, address: IpAddr) -> Option<Host> {
     shared.names.borrow().host_at(address)
+}
+
+/// Tells the journal of a connection that begins as a miner's does.
+fn look_at_first(journal: &Journal, (host, port): &(String, u16), first: &[u8]) {
+    if is_stratum(first) {
+        journal.speak_stratum(host, *port);
+    }
 }
 
 /// Ends a connection so that the client sees it refused and not ended.
@@ -191,6 +200,7 @@ impl<'a> Session<'a> {
     async fn admitted(&mut self, protocol: SpokenProtocol) -> Result<(), Stopped> {
         let budget = Rc::clone(&self.shared.budget);
         let _place = budget.admit()?;
+        self.shared.journal.begin(&self.host.to_string(), self.port);
         let shared = Rc::clone(self.shared);
         let (host, port, led_to) = (self.host.clone(), self.port, Arc::clone(&self.seen.led_to));
         tokio::select! {
@@ -292,13 +302,24 @@ impl<'a> Session<'a> {
     /// Sends on what was read already, then everything.
     async fn carry(&mut self, mut server: TcpStream, read: &[u8]) -> Result<(), Stopped> {
         if !read.is_empty() {
+            self.look_at_first(read);
             relay::write(&mut server, read, &self.counts.sent)
                 .await
                 .map_err(broken)?;
         }
         // How a connection ends that was carried is the two sides' business.
-        let _ = relay::tunnel(&mut self.client, &mut server, &self.counts, &self.shared.pipes).await;
+        let journal = self.shared.journal.clone();
+        let place = (self.host.to_string(), self.port);
+        // What was read before was looked at.
+        let look = read
+            .is_empty()
+            .then_some(move |first: &[u8]| look_at_first(&journal, &place, first));
+        let _ = relay::tunnel(&mut self.client, &mut server, &self.counts, &self.shared.pipes, look).await;
         Ok(())
+    }
+
+    fn look_at_first(&self, first: &[u8]) {
+        look_at_first(&self.shared.journal, &(self.host.to_string(), self.port), first);
     }
 
     /// TLS: the name in the greeting must be the one that the connection was made to.

@@ -88,7 +88,14 @@ impl Session<'_> {
         let _ = inside.set_nodelay(true);
         let _ = self.outside.set_nodelay(true);
         // How a connection ends that was carried is the two sides' business.
-        let _ = relay::tunnel(&mut inside, &mut self.outside, &self.counts, &self.shared.pipes).await;
+        let _ = relay::tunnel(
+            &mut inside,
+            &mut self.outside,
+            &self.counts,
+            &self.shared.pipes,
+            None::<fn(&[u8])>,
+        )
+        .await;
         Ok(())
     }
 }

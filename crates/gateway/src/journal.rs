@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use offleash_core::monitor::MonitorFigure;
 use offleash_core::record::LimitHit;
 
 use crate::journal_entries::{
@@ -11,6 +12,7 @@ use crate::journal_entries::{
 };
 use crate::link::Link;
 use crate::reached::ReachedHosts;
+use crate::traffic::{BegunConnections, Traffic, TrafficTotals};
 use crate::wire::Report;
 
 /// How many connections are told one by one; a sandbox can make more than anybody reads.
@@ -105,6 +107,9 @@ impl Account {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Journal {
     account: Arc<Mutex<Account>>,
+    traffic: Arc<Mutex<Traffic>>,
+    /// What was begun and is not passed on yet.
+    begun: Arc<Mutex<BegunConnections>>,
     /// Whom all of it is passed on to, if it is not kept here.
     link: Option<Link>,
 }
@@ -118,7 +123,7 @@ impl Journal {
         };
         Self {
             account: Arc::new(Mutex::new(account)),
-            link: None,
+            ..Self::default()
         }
     }
 
@@ -145,8 +150,10 @@ impl Journal {
         let Some(link) = self.link.as_ref().filter(|link| link.has_room()) else {
             return;
         };
+        let begun = std::mem::take(&mut *self.lock_begun());
+        let begun = (begun != BegunConnections::default()).then_some(Report::Begun(begun));
         let entries = self.entries().into_iter();
-        link.send_all(entries.map(Report::Entry));
+        link.send_all(entries.map(Report::Entry).chain(begun));
     }
 
     /// Whether one more request is told one by one. Asked when it begins: those of connections that go on are kept, too.
@@ -164,7 +171,56 @@ impl Journal {
         self.told();
     }
 
+    /// One that is allowed and begins now.
+    pub(crate) fn begin(&self, host: &str, port: u16) {
+        self.lock_begun().begin(host, port);
+        if let Some(link) = &self.link {
+            link.wake();
+        }
+    }
+
+    /// One whose first bytes are a miner's.
+    pub(crate) fn speak_stratum(&self, host: &str, port: u16) {
+        self.lock_begun().speak_stratum(host, port);
+        if let Some(link) = &self.link {
+            link.wake();
+        }
+    }
+
+    /// Takes in what another journal was told of.
+    pub(crate) fn take_begun(&self, begun: BegunConnections) {
+        self.lock_traffic().begun(begun);
+    }
+
+    /// A name that may be reached was asked for, for the first time.
+    pub(crate) fn named(&self, name: &str) {
+        self.lock_traffic().name(name, 0, true);
+    }
+
+    /// What was done so far, in numbers.
+    pub(crate) fn traffic(&self) -> TrafficTotals {
+        self.lock_traffic().totals()
+    }
+
+    /// What was among it lately.
+    pub(crate) fn examples(&self, figure: MonitorFigure) -> Vec<String> {
+        self.lock_traffic().examples(figure)
+    }
+
+    fn note_traffic(&self, connection: &Connection) {
+        if self.link.is_some() {
+            // Whoever is told counts it.
+            return;
+        }
+        let mut traffic = self.lock_traffic();
+        if let Outcome::Refused(_) = connection.outcome {
+            traffic.refused(&connection.host, connection.port, connection.times);
+        }
+        traffic.sent(&connection.host, connection.sent);
+    }
+
     fn note_connection(&self, mut connection: Connection) {
+        self.note_traffic(&connection);
         let account = &mut *self.account();
         let requests = connection.requests.iter().map(|request| &request.outcome);
         for outcome in requests.chain([&connection.outcome]) {
@@ -216,6 +272,10 @@ impl Journal {
 
     fn refused_names(&self, name: String, more: u64) {
         let mut account = self.account();
+        let is_new = !account.refused_names.contains_key(&name);
+        if self.link.is_none() {
+            self.lock_traffic().name(&name, more, is_new);
+        }
         if let Some(times) = account.refused_names.get_mut(&name) {
             *times = times.saturating_add(more);
             return;
@@ -352,6 +412,14 @@ impl Journal {
                 add(&mut account.more_secrets, more.secrets);
             }
         }
+    }
+
+    fn lock_traffic(&self) -> MutexGuard<'_, Traffic> {
+        self.traffic.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_begun(&self) -> MutexGuard<'_, BegunConnections> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn account(&self) -> MutexGuard<'_, Account> {

@@ -44,6 +44,7 @@ mod serve;
 pub mod server_hello;
 mod shared;
 mod stopped;
+mod traffic;
 mod trust;
 mod upstream;
 mod wire;
@@ -59,5 +60,6 @@ pub use journal_entries::{Connection, GatewayLoss, Inbound, LossCause, News, Out
 pub use own::Own;
 pub use questions::{Notice, Questions};
 pub use reached::{MAX_REACHED, ReachedHost, ReachedHosts};
+pub use traffic::TrafficTotals;
 pub use trust::{Trust, TrustError};
 pub use upstream::{NamedBy, Resolvers, WayOut};

@@ -33,17 +33,18 @@ pub(crate) async fn both_ways(client: &mut TcpStream, server: &mut TcpStream, co
     out.and(back)
 }
 
-/// Like [`both_ways`], through `pipes` where much is carried.
+/// Like [`both_ways`], through `pipes` where much is carried; `look` is shown the first piece of what the client sends.
 pub(crate) async fn tunnel(
     client: &mut TcpStream,
     server: &mut TcpStream,
     counts: &Counts,
     pipes: &Pipes,
+    look: Option<impl FnOnce(&[u8])>,
 ) -> io::Result<()> {
     let (client_reads, client_writes) = client.split();
     let (server_reads, server_writes) = server.split();
-    let out = one_way_piped(client_reads, server_writes, &counts.sent, pipes);
-    let back = one_way_piped(server_reads, client_writes, &counts.received, pipes);
+    let out = one_way_piped(client_reads, server_writes, &counts.sent, pipes, look);
+    let back = one_way_piped(server_reads, client_writes, &counts.received, pipes, None::<fn(&[u8])>);
     // Whoever cannot be read from any more is gone, and all that it said was read.
     let (out, back) = tokio::try_join!(unless_gone(out), unless_gone(back))?;
     out.and(back)
@@ -88,6 +89,7 @@ async fn one_way_piped(
     mut to: WriteHalf<'_>,
     tally: &Tally,
     pipes: &Pipes,
+    mut look: Option<impl FnOnce(&[u8])>,
 ) -> Result<(), Broken> {
     let before = tally.bytes();
     let mut buffer = Vec::new();
@@ -109,6 +111,9 @@ async fn one_way_piped(
         let mut piece = (&mut from).take(tally.piece(most) as u64);
         if piece.read_buf(&mut buffer).await.map_err(Broken::Reading)? == 0 {
             return to.shutdown().await.map_err(Broken::Writing);
+        }
+        if let Some(look) = look.take() {
+            look(&buffer);
         }
         write(&mut to, &buffer, tally).await.map_err(Broken::Writing)?;
     }

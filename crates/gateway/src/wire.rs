@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::audience::Audience;
 use crate::journal_entries::JournalEntry;
+use crate::traffic::BegunConnections;
 use crate::upstream::{SystemNames, WayOut};
 
 /// What the process of a gateway is called.
@@ -62,6 +63,8 @@ pub(crate) enum Report {
     Named(DomainName),
     /// Something for the record.
     Entry(JournalEntry),
+    /// Connections that were begun since the last time.
+    Begun(BegunConnections),
     /// It ends by itself, and everything that it serves with it.
     Ending,
     /// All is told, and nothing is served any more.

@@ -251,6 +251,31 @@ pub trait Sandbox: Debug {
     /// What is used now; a few small files are read.
     fn measure(&mut self) -> UsageMeasure;
 
+    /// What was done so far and is used now, for whoever looks twice a second; how many processes were started only where
+    /// `counts_forks`, and where that can be known.
+    fn activity(&mut self, counts_forks: bool) -> ActivityMeasure {
+        let _cannot_be_known = counts_forks;
+        let measured = self.measure();
+        ActivityMeasure {
+            cpu_us: measured.cpu_us,
+            memory_bytes: measured.memory_bytes,
+            pids: measured.pids,
+            ..ActivityMeasure::default()
+        }
+    }
+
+    /// Bounds the processors that it has from now on, in thousandths of one.
+    ///
+    /// # Errors
+    /// `Running` where nothing bounds them, or the kernel refuses.
+    fn throttle(&mut self, cpus_millis: u64) -> Result<(), IsolationError> {
+        let _as_before = cpus_millis;
+        Err(IsolationError::Running {
+            action: "slow the sandbox down",
+            source: std::io::Error::other("its level has no control group"),
+        })
+    }
+
     /// Stops every process until [`Self::resume`], and gives memory back to the machine where it can. No limit of time
     /// counts meanwhile, and nothing is to be sent to executions. Nothing happens when it is paused.
     ///
@@ -298,6 +323,23 @@ pub struct UsageMeasure {
     pub pids: u64,
     /// What its files take on disk, in bytes, when they were measured last.
     pub disk_bytes: u64,
+}
+
+/// What a sandbox has done so far, and what it uses now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ActivityMeasure {
+    /// CPU time so far, in microseconds.
+    pub cpu_us: u64,
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+    /// Processes and threads.
+    pub pids: u64,
+    /// Processes and threads that were started so far; `None` where that is not known.
+    pub forks: Option<u64>,
+    /// System calls that were refused so far.
+    pub refused_calls: u64,
+    /// Connections that were tried where there is no network.
+    pub strays: u64,
 }
 
 /// A descriptor and what to wait for.

@@ -21,7 +21,9 @@ use crate::limits::LimitWatcher;
 use crate::pause::{self, PauseMeans};
 use crate::process::door::JoinedProcess;
 use crate::process::handshake::ParentEnd;
-use crate::sandbox::{DescriptorInterest, EnforcementReport, ExecId, FinalReport, Sandbox, SandboxEvent, UsageMeasure};
+use crate::sandbox::{
+    ActivityMeasure, DescriptorInterest, EnforcementReport, ExecId, FinalReport, Sandbox, SandboxEvent, UsageMeasure,
+};
 
 /// How long there is nothing to look at while nothing runs.
 const LONG: Duration = Duration::from_secs(3600);
@@ -356,6 +358,23 @@ impl<H: LevelHolding> Sandbox for SupervisedSandbox<H> {
 
     fn measure(&mut self) -> UsageMeasure {
         self.served.watcher.measure()
+    }
+
+    fn activity(&mut self, counts_forks: bool) -> ActivityMeasure {
+        let (refused_calls, strays) = self.served.link.refused();
+        ActivityMeasure {
+            refused_calls,
+            strays,
+            ..self.served.watcher.activity(counts_forks)
+        }
+    }
+
+    fn throttle(&mut self, cpus_millis: u64) -> Result<(), IsolationError> {
+        let throttled = self.served.watcher.throttle(cpus_millis);
+        throttled.map_err(|source| IsolationError::Running {
+            action: "slow the sandbox down",
+            source,
+        })
     }
 
     fn pause(&mut self) -> Result<(), IsolationError> {

@@ -4,7 +4,9 @@
 //! it takes the one before, and a few questions are answered at each turn.
 
 mod account;
+mod interpreting;
 mod loss;
+mod stopping;
 #[cfg(test)]
 mod tests;
 
@@ -20,20 +22,19 @@ use offleash_isolation::error::IsolationError;
 use offleash_isolation::sandbox::{
     DescriptorInterest, EnforcementReport, ExecId, FinalReport, Sandbox, SandboxEvent, UsageMeasure,
 };
-use offleash_protocol::{MessageDecoder, encode, encode_into};
-use offleash_sys::socket;
+use offleash_protocol::{MessageDecoder, encode_into};
+
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal};
 
 use crate::code::CodeOfFiles;
 use crate::engine::EngineKind;
-use crate::interpreters::{InterpreterTurn, Interpreters};
+use crate::interpreters::Interpreters;
 use crate::next_level::{NextLevel, ProgramTurn};
 use crate::served::SharedTrees;
 use crate::tree::FileCaller;
 use crate::wire::{
-    ByteWord, FromWorker, InterpreterAnswer, MAX_INPUT, MAX_PIECE, ProgramPlace, ShellCommand, ShellEnd, ShellOutcome,
-    ToWorker, WorkerSetup,
+    ByteWord, FromWorker, MAX_INPUT, MAX_PIECE, ProgramPlace, ShellCommand, ShellEnd, ShellOutcome, ToWorker,
+    WorkerSetup,
 };
 use crate::worker_process::{WorkerEnd, WorkerProcess};
 use account::ShellAccount;
@@ -159,32 +160,6 @@ impl SimulatedSandbox {
             caller: Some(caller),
             ..self
         }
-    }
-
-    /// The number of its worker, which is not reaped before it is gone.
-    pub(crate) fn worker_pid(&self) -> Pid {
-        self.worker.pid()
-    }
-
-    /// Stops its worker.
-    ///
-    /// # Errors
-    /// `EPERM`.
-    pub(crate) fn stop_worker(&self) -> io::Result<()> {
-        self.worker.signal(Signal::STOP)
-    }
-
-    /// Has its worker go on.
-    ///
-    /// # Errors
-    /// `EPERM`.
-    pub(crate) fn continue_worker(&self) -> io::Result<()> {
-        self.worker.signal(Signal::CONT)
-    }
-
-    /// It was stopped for so long: what it had to take meanwhile it could not.
-    pub(crate) fn postpone(&mut self, elapsed: Duration) {
-        self.untaken_since = self.untaken_since.map(|since| since + elapsed);
     }
 
     fn send(&mut self, message: &ToWorker) -> Result<(), IsolationError> {
@@ -342,37 +317,6 @@ impl SimulatedSandbox {
             FromWorker::Ended(end) => self.ended(end),
         }
         Ok(())
-    }
-
-    /// Answers a worker that waits for an interpreter.
-    fn hand_interpreter(&mut self, turn: InterpreterTurn) -> Result<(), IsolationError> {
-        let file = match turn {
-            InterpreterTurn::Later => return Ok(()),
-            InterpreterTurn::NotHere(why) => {
-                return self.send(&ToWorker::Interpreter(InterpreterAnswer::NotHere { why }));
-            }
-            InterpreterTurn::Here(file) => file,
-        };
-        let answer = encode(&ToWorker::Interpreter(InterpreterAnswer::Here));
-        let answer = answer.map_err(|error| IsolationError::Guest {
-            reason: error.to_string(),
-        })?;
-        // Whoever has asked has taken all that came before.
-        let socket = self.worker.socket.as_fd();
-        let is_sent = self.unsent.is_empty()
-            && socket::send_now(socket, &answer, &[file.as_fd()]).is_ok_and(|count| count == answer.len());
-        match is_sent {
-            true => Ok(()),
-            false => self.lose(Some("it does not take what it asked for")),
-        }
-    }
-
-    /// Hands over an interpreter that is there now.
-    fn tend_interpreter(&mut self) -> Result<(), IsolationError> {
-        match self.interpreters.turn().map_err(running("wait for a compiler"))? {
-            Some(turn) if !self.is_gone => self.hand_interpreter(turn),
-            _ => Ok(()),
-        }
     }
 
     fn output(&mut self, stream: OutputStream, bytes: Vec<u8>) {

@@ -3,7 +3,6 @@
 //! A file that was copied up but is equal is no change. A directory that was deleted, or deleted and made again, shows
 //! everything that is gone. Owners, times and extended attributes are not compared.
 
-mod layered;
 mod renaming;
 mod walk;
 
@@ -16,7 +15,7 @@ use offleash_core::text::Text;
 use crate::failure::FileError;
 use crate::node::TreeNode;
 
-pub use layered::{LayerStack, LayeredChange, LayeredChanges, MAX_LAYER_CHANGES, layered_changes, layered_patch};
+pub(crate) use renaming::take_out;
 pub(crate) use walk::{LayerTrees, changes_in_layer};
 
 /// Why what was left of an old name is not applied unless named.

@@ -16,6 +16,7 @@ mod content;
 mod copy;
 mod failure;
 mod identity;
+mod layered;
 mod leads_out;
 mod live_run;
 mod modes;
@@ -53,10 +54,7 @@ pub use apply::{
     leads_out_to,
 };
 pub use audit::{AuditError, AuditEvent, AuditLine, AuditLines, AuditLog, BadLine, LogRecovery, VerifyReport};
-pub use change::{
-    ChangeError, ChangeKind, LayerChange, LayerStack, LayeredChange, LayeredChanges, MAX_LAYER_CHANGES,
-    layered_changes, layered_patch, summarize,
-};
+pub use change::{ChangeError, ChangeKind, LayerChange, summarize};
 pub use clock::{rfc3339, rfc3339_now};
 pub use copy::{
     CopyBudget, CopyError, CopyRound, LayerIndex, LayerRefresh, MAX_INDEX, OwnerShift, SharedLayer, copy_contents,
@@ -64,6 +62,7 @@ pub use copy::{
 };
 pub use failure::FileError;
 pub use identity::HostIdentity;
+pub use layered::{LayerStack, LayeredChange, LayeredChanges, MAX_LAYER_CHANGES, layered_changes, layered_patch};
 pub use leads_out::HostPath;
 pub use live_run::{FinishedRun, LiveRun, NewRun};
 pub use node::{NodeKind, TreeNode};

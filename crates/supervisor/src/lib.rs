@@ -13,6 +13,7 @@ pub mod clock;
 pub mod frames;
 pub mod images;
 pub mod lifecycle;
+mod monitor;
 mod output_tail;
 pub mod prewarmed;
 pub mod probe;

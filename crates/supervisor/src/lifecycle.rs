@@ -21,9 +21,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use offleash_core::error::{ErrorKind, Explained as _, with_causes};
 use offleash_core::exec::{ExecEnd, ExecRequest, Stdin, TerminalSize};
 use offleash_core::id::RunId;
-use offleash_core::limits::LimitName;
 use offleash_core::plan::{Environment, Plan, SandboxUser};
-use offleash_core::record::{ChangeSummary, NetworkUse, Outcome, RunRecord, ToolUse};
+use offleash_core::record::{AlertRecord, ChangeSummary, NetworkUse, Outcome, RunRecord, ToolUse};
 use offleash_core::spec::{IdChoice, SandboxSpec, WorkspaceMode, WorkspaceSpec};
 use offleash_core::text::Text;
 use offleash_isolation::sandbox::{EnforcementReport, FinalReport};
@@ -159,7 +158,7 @@ fn conclude(
     if executed.strays > 0 {
         ended.notes.push(NO_NETWORK.to_owned());
     }
-    let settled = ended.settle(report::exceeded_by_changes(&executed));
+    let settled = ended.settle(report::why_held_back(&executed));
     let has_told_of_loss = executed.outcome.has_told_of_loss;
     let mut record = report::of_run(request, &ended, executed, enforcement, settled.changes);
     let mut notes = ended.notes;
@@ -279,6 +278,7 @@ struct ExecutedRun {
     last: FinalReport,
     network: Option<NetworkUse>,
     tools: Vec<ToolUse>,
+    alerts: Vec<AlertRecord>,
     /// What a command that failed tried to reach without a network.
     strays: u64,
 }
@@ -315,11 +315,13 @@ fn carry_out(
     });
     let tools = running.tools.take().map(ToolsProcess::finish).unwrap_or_default();
     let enforcement = setup.enforcement(&*running.sandbox);
+    let alerts = running.monitor.take_alerts();
     let executed = ExecutedRun {
         outcome,
         last,
         network,
         tools,
+        alerts,
         strays,
     };
     Ok((executed, enforcement))
@@ -420,9 +422,9 @@ struct SettledChanges {
 }
 
 impl EndedSandbox {
-    /// Keeps or writes back what was changed in the workspace; what is more than a limit allows (`exceeded`) is not written
-    /// back. What was done to its files must not keep a run out of the record and the log.
-    fn settle(&mut self, exceeded: Option<LimitName>) -> SettledChanges {
+    /// Keeps or writes back what was changed in the workspace, which is not written back where there is a reason
+    /// (`held_back`). What was done to its files must not keep a run out of the record and the log.
+    fn settle(&mut self, held_back: Option<String>) -> SettledChanges {
         let mut settled = SettledChanges {
             changes: None,
             unkept: None,
@@ -434,10 +436,7 @@ impl EndedSandbox {
                 settled.changes = workspace.map(|workspace| {
                     let mut summary = summarize(&finished.changes);
                     if let (WorkspaceMode::Rw, Some(run)) = (workspace.mode, finished.run) {
-                        settled.held_back = match exceeded {
-                            Some(limit) => Some(held_back_by(limit)),
-                            None => write_back(run, &mut summary, &mut self.notes),
-                        };
+                        settled.held_back = held_back.or_else(|| write_back(run, &mut summary, &mut self.notes));
                     }
                     summary
                 });
@@ -456,12 +455,6 @@ impl EndedSandbox {
         self.notes.append(&mut self.of_request);
         settled
     }
-}
-
-/// What is told in mode `rw` when more was changed than the limit allows, all of which is kept, as is told of any run.
-fn held_back_by(limit: LimitName) -> String {
-    let limit = limit.name();
-    format!("nothing was written back, since that is more than the limit of {limit} allows")
 }
 
 /// What is told when a run in mode `rw` did not end by itself: what is there now may be half of something.

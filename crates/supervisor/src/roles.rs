@@ -57,7 +57,7 @@ pub enum SupervisorRole {
 }
 
 impl SupervisorRole {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::Sandbox,
         Self::Local,
         Self::Prewarmed,

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use offleash_core::approval::{ApprovalAnswer, ApprovalQuestion};
 use offleash_core::exec::{ExecEnd, ExecEvent, OutputStream, TerminalSize};
 use offleash_core::limits::{LimitName, Limits};
-use offleash_core::record::{LimitEffect, LimitHit};
+use offleash_core::monitor::MonitorAction;
+use offleash_core::record::{AlertRecord, LimitEffect, LimitHit};
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::sandbox::{ExecId, Sandbox};
 use rustix::event::{PollFd, PollFlags};
@@ -270,6 +271,12 @@ impl SandboxClient for RunClient<'_> {
             ExecEvent::Output { stream, bytes } => self.pass_on(held, stream, bytes),
             ExecEvent::Ended(ExecEnd::Lost) => held.end(Ending::Lost),
             ExecEvent::Ended(end) => held.end(Ending::Command(end)),
+        }
+    }
+
+    fn alert(&mut self, _held: &mut LoopSandbox<'_>, alert: &AlertRecord) {
+        if alert.action > MonitorAction::Log {
+            self.io.note(&alert.line());
         }
     }
 

@@ -9,8 +9,10 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use offleash_core::approval::{ApprovalAnswer, ApprovalQuestion};
+use offleash_core::error::with_causes;
 use offleash_core::exec::{ExecEnd, ExecEvent};
-use offleash_core::record::{LimitEffect, LimitHit};
+use offleash_core::monitor::{MonitorAction, THROTTLED_CPUS_MILLIS};
+use offleash_core::record::{AlertRecord, LimitEffect, LimitHit};
 use offleash_gateway::{Gateway, Notice};
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::sandbox::{ExecId, Sandbox, SandboxEvent};
@@ -20,6 +22,7 @@ use rustix::io::Errno;
 
 use crate::lifecycle::loss;
 use crate::lifecycle::making::RunningSandbox;
+use crate::monitor::SandboxMonitor;
 use crate::tools::{AskNotice, ToolQuestions, ToolsProcess};
 
 /// After this time what only the start needed is given back.
@@ -42,6 +45,8 @@ pub(crate) enum Ending {
     Interrupted { signal: i32 },
     /// Nobody takes the output any more.
     OutputClosed,
+    /// A rule of monitoring ended it; its name.
+    Rule(String),
     /// The sandbox's first process ended.
     Lost,
     /// The client has what it waited for, or waits no more. The sandbox goes on.
@@ -103,6 +108,20 @@ pub(crate) trait SandboxClient {
     /// A limit was hit.
     fn limit_hit(&mut self, held: &mut LoopSandbox<'_>, hit: &LimitHit) {
         let _is_kept_by_the_loop = (held, hit);
+    }
+
+    /// A rule of monitoring fired, and what it asks for was done, or was not.
+    fn alert(&mut self, held: &mut LoopSandbox<'_>, alert: &AlertRecord) {
+        let _is_in_the_record = (held, alert);
+    }
+
+    /// Stops everything in the sandbox until somebody resumes it.
+    ///
+    /// # Errors
+    /// Why that cannot be.
+    fn pause_by_rule(&mut self, held: &mut LoopSandbox<'_>) -> Result<(), String> {
+        let _stays = held;
+        Err("nobody could resume it".to_owned())
     }
 
     /// Puts a question to whoever is there; the answer, where it comes at once.
@@ -197,6 +216,7 @@ impl LoopFindings {
 pub(crate) struct LoopSandbox<'a> {
     pub(crate) sandbox: &'a mut dyn Sandbox,
     pub(crate) gateway: Option<&'a Gateway>,
+    pub(crate) monitor: &'a mut SandboxMonitor,
     tools: Option<&'a mut ToolQuestions>,
     questions: QuestionLine,
     findings: LoopFindings,
@@ -271,6 +291,7 @@ impl<'a> SandboxLoop<'a> {
             held: LoopSandbox {
                 sandbox: &mut *running.sandbox,
                 gateway: running.gateway.as_ref(),
+                monitor: &mut running.monitor,
                 tools: running.tools.as_mut().map(ToolsProcess::questions),
                 questions: QuestionLine::default(),
                 findings: LoopFindings::default(),
@@ -304,6 +325,7 @@ impl<'a> SandboxLoop<'a> {
     pub(crate) fn run<C: SandboxClient>(mut self, client: &mut C) -> Result<LoopEnd, IsolationError> {
         loop {
             if let Some(ending) = self.held.findings.ending.take() {
+                self.watch(client, true);
                 let limits_hit = self.held.findings.limits_hit;
                 return Ok(LoopEnd { ending, limits_hit });
             }
@@ -319,6 +341,7 @@ impl<'a> SandboxLoop<'a> {
             if ready.tool_questions {
                 self.hear_tools(client);
             }
+            self.watch(client, false);
             client.turn(&mut self.held)?;
             self.put_questions(client);
             self.settle();
@@ -390,6 +413,44 @@ impl<'a> SandboxLoop<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Samples what the sandbox does when that is due, and does what rules ask for that fire. At the end of the loop there is
+    /// nothing left to be done, but to be told.
+    fn watch<C: SandboxClient>(&mut self, client: &mut C, is_end: bool) {
+        if client.attention() != Attention::Full || !self.held.monitor.is_due(is_end) {
+            return;
+        }
+        let LoopSandbox {
+            sandbox,
+            gateway,
+            monitor,
+            ..
+        } = &mut self.held;
+        for mut alert in monitor.look(&mut **sandbox, *gateway) {
+            alert.not_done = match is_end && alert.action > MonitorAction::Alert {
+                true => Some("it had ended already".to_owned()),
+                false => self.act(client, &alert).err(),
+            };
+            self.held.monitor.note(alert.clone());
+            client.alert(&mut self.held, &alert);
+        }
+    }
+
+    /// Does what a rule asks for.
+    fn act<C: SandboxClient>(&mut self, client: &mut C, alert: &AlertRecord) -> Result<(), String> {
+        match alert.action {
+            MonitorAction::Off | MonitorAction::Log | MonitorAction::Alert => Ok(()),
+            MonitorAction::Throttle => {
+                let throttled = self.held.sandbox.throttle(THROTTLED_CPUS_MILLIS);
+                throttled.map_err(|error| with_causes(&error))
+            }
+            MonitorAction::Pause | MonitorAction::SnapshotAndPause => client.pause_by_rule(&mut self.held),
+            MonitorAction::Kill => {
+                self.held.end(Ending::Rule(alert.rule.clone()));
+                Ok(())
+            }
+        }
     }
 
     /// Once: nothing is to be heard of it any more.

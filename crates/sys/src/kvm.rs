@@ -5,7 +5,9 @@
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::path::Path;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// The version that every kernel since 2.6.22 has.
@@ -30,6 +32,17 @@ const PAGE_AT: u64 = 0x1000;
 const CODE: u8 = 0xf4;
 /// Three pages that older processors need for real mode, where nothing else is.
 const TSS_AT: u64 = 0xfffb_d000;
+
+/// The device.
+pub const DEVICE: &str = "/dev/kvm";
+
+/// Opens the device of that path to speak to it.
+///
+/// # Errors
+/// What open(2) answers.
+pub fn open(device: &Path) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(device, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+}
 
 /// Why no guest runs.
 #[derive(Debug, thiserror::Error)]

@@ -15,19 +15,8 @@ use std::time::SystemTime;
 
 use offleash_simulated::engine::{InterpreterStore, ScriptLanguage};
 
-use crate::scripts::COMPILER_ROLE;
-
-/// What QuickJS is told that it is.
-pub(crate) const JAVASCRIPT_VERSION: &str = "quickjs-wasi 3.7.0";
-/// Python's library, and where the interpreter looks for it: its memory has the archive's list, and that path.
-pub(crate) static PYTHON_LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/python-library.zip"));
-pub(crate) const PYTHON_LIBRARY_PATH: &[u8] = b"/usr/local/lib/python314.zip";
-/// Packed with xz.
-static PYTHON: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/python.wasm.xz"));
-static JAVASCRIPT: &[u8] = include_bytes!("../vendor/quickjs-wasi/quickjs.wasm");
-/// Digests of the two.
-const PYTHON_DIGEST: &str = env!("PYTHON_DIGEST");
-const JAVASCRIPT_DIGEST: &str = env!("JAVASCRIPT_DIGEST");
+use crate::artifacts::{JAVASCRIPT, JAVASCRIPT_DIGEST, PYTHON, PYTHON_DIGEST};
+use crate::roles::COMPILER_ROLE;
 
 /// Where, in the state directory.
 const DIRECTORY: &str = "interpreters";
@@ -182,12 +171,13 @@ mod tests {
         let mut store = interpreters(state.path());
         assert!(store.find(ScriptLanguage::JavaScript).is_none());
         let directory = state.path().join(DIRECTORY);
-        compile_interpreter(OsStr::new("javascript"), &directory).expect("it is compiled");
+        fs::create_dir(&directory).expect("it is ours");
+        let path = directory.join(file_name(ScriptLanguage::JavaScript));
+        write(&path, b"compiled").expect("it is written");
         assert!(store.find(ScriptLanguage::JavaScript).is_some());
         assert!(
             is_compiled(state.path(), ScriptLanguage::JavaScript) && !is_compiled(state.path(), ScriptLanguage::Python)
         );
-        let path = directory.join(file_name(ScriptLanguage::JavaScript));
         assert_eq!(fs::metadata(&path).expect("it is there").mode() & 0o777, 0o600);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o622)).expect("it is ours");
         assert!(store.find(ScriptLanguage::JavaScript).is_none());

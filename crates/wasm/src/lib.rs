@@ -8,15 +8,19 @@
 //! JavaScript are modules that this build has (`interpreters`), for this level and for the shell of level `simulated`.
 //! Deliberately not here: sockets and HTTP, and what is granted (`planner`).
 
+#[cfg(feature = "engine")]
+mod artifacts;
 mod backend;
 #[cfg(feature = "engine")]
 mod engine;
 #[cfg(feature = "engine")]
 mod interpreters;
+mod roles;
 mod scripts;
 mod store;
 mod worker;
 
 pub use backend::WasmBackend;
-pub use scripts::{COMPILER_ROLE, compile_interpreter, has_interpreters, interpreter_store, is_compiled};
+pub use roles::COMPILER_ROLE;
+pub use scripts::{compile_interpreter, has_interpreters, interpreter_store, is_compiled};
 pub use worker::{WORKER_ROLE, run as run_worker, run_shell as run_shell_worker};

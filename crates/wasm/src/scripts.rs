@@ -6,9 +6,6 @@ use std::path::Path;
 
 use offleash_simulated::engine::{InterpreterStoreMaker, ScriptLanguage};
 
-/// The word of the role that compiles one.
-pub const COMPILER_ROLE: &str = "compile-interpreter";
-
 /// Whether this build has interpreters.
 pub fn has_interpreters() -> bool {
     cfg!(feature = "engine")

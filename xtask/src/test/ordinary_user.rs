@@ -39,18 +39,21 @@ const TESTS_OF_THE_WORKSPACE: [&str; 3] = ["documents", "drivers", "invariants"]
 
 /// Tests of what is said over HTTP, whoever runs the server: other releases of SDKs, other doors, other amounts. The newest SDKs
 /// do all that they can for this user too. A shell that is simulated reads scripts alike for everybody.
-const TESTS_OF_WORDS: [&str; 13] = [
+const TESTS_OF_WORDS: [&str; 16] = [
     "cli/api::chromium::puppeteer_",
     "cli/api::dashboard::browser_",
     "cli/e2b::agents::",
+    "cli/e2b::builds::an_older_",
     "cli/e2b::cells::",
     "cli/e2b::encrypted::",
     "cli/e2b::gateways::",
     "cli/e2b::languages::an_older_",
-    "cli/e2b::libraries::the_javascript_",
+    "cli/e2b::libraries::the_",
     "cli/e2b::languages::the_code_interpreter_sdk_runs_cells",
     "cli/e2b::packages::",
     "cli/scripts::python::",
+    "interpreter/contexts::hostile::cells_of_java_harm_",
+    "sys/src::seccomp::tests::program::every_condition_",
     "cli/traces::",
     "simulated/src::worker::conformance::",
 ];

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import select
 import shutil
 import signal
 import socket
@@ -202,10 +203,22 @@ def _keeper(arguments: List[str], errors: IO[bytes]) -> "subprocess.Popen[bytes]
 def stop() -> bool:
     """Ends the server that this library started for the user, if it runs; sandboxes of it live on until the next one.
 
-    It takes no more requests from then on, and ends when those that began are done.
+    It takes no more requests, and this answers when those that began are done. Whoever asks it meanwhile is told that it is not
+    reached.
     """
     pid = _pid_behind(private_state() / "api.sock")
     if pid is None:
         return False
-    os.kill(pid, signal.SIGTERM)
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        signal.pidfd_send_signal(process, signal.SIGTERM)
+        # What is readable has ended.
+        select.select([process], [], [], START_TIMEOUT)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(process)
     return True

@@ -52,7 +52,7 @@ async fn answer_questions(peer: &Peer<RoleServer>, tools: &ToolsClient) {
     loop {
         // One that does not answer has ended, which the work finds out.
         for open in tools.approvals().await.unwrap_or_default() {
-            let OpenApproval { id, about, left_ms } = open;
+            let OpenApproval { id, about, left_ms, .. } = open;
             if let ApprovalSubject::ToolCall { tool, parameters } = about {
                 let answer = ask(peer, &tool, &parameters, Duration::from_millis(left_ms)).await;
                 // Somebody else may have answered meanwhile.

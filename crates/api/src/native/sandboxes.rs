@@ -85,6 +85,7 @@ fn settings(new: NewPolicy) -> NetworkSettings {
         internet: new.internet,
         allow_out: new.allow.unwrap_or_default(),
         deny_out: new.deny.unwrap_or_default(),
+        ask_out: new.ask.unwrap_or_default(),
         allow_public_traffic: new.public_ports,
         ..NetworkSettings::default()
     }

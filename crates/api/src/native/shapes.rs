@@ -154,6 +154,8 @@ pub(crate) struct NewPolicy {
     pub(crate) allow: Option<Vec<String>>,
     /// Addresses and networks that may not be reached.
     pub(crate) deny: Option<Vec<String>>,
+    /// `HOST[:PORTS]` about which somebody is asked (`/v1/approvals`) when they are connected to.
+    pub(crate) ask: Option<Vec<String>>,
     /// Whether its ports are open to whoever can reach the server; yes if absent.
     pub(crate) public_ports: Option<bool>,
 }
@@ -341,6 +343,8 @@ pub(crate) struct PolicyAnswer {
     pub(crate) allow: Vec<String>,
     /// Addresses and networks that may not be reached.
     pub(crate) deny: Vec<String>,
+    /// Hosts about which somebody is asked.
+    pub(crate) ask: Vec<String>,
     /// Whether its ports are open to whoever can reach the server.
     pub(crate) public_ports: bool,
 }
@@ -531,6 +535,7 @@ impl From<SandboxView> for SandboxAnswer {
                 internet: view.network.internet.unwrap_or(true),
                 allow: view.network.allow_out,
                 deny: view.network.deny_out,
+                ask: view.network.ask_out,
                 public_ports: view.network.allow_public_traffic.unwrap_or(true),
             },
             access_token: view.access_token,

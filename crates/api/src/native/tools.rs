@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
-use offleash_core::approval::ApprovalAnswer;
+use offleash_core::approval::{ApprovalAnswer, ApprovalSubject};
 use offleash_daemon::{ApprovalView, ClientCall};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -24,14 +24,14 @@ pub(crate) const EVENTS: &str = "text/event-stream";
 /// How often a stream without calls shows that it is alive.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// Questions about calls of tools that wait for an answer.
+/// Questions about calls of tools and connections that wait for an answer.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ApprovalList {
     /// A question for each sandbox at most: the next one of a sandbox comes when this one is decided.
     approvals: Vec<ApprovalAnswerShape>,
 }
 
-/// A question about a call of a tool.
+/// A question about a call of a tool or a connection.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Approval")]
 struct ApprovalAnswerShape {
@@ -39,11 +39,22 @@ struct ApprovalAnswerShape {
     id: String,
     /// The sandbox that calls.
     sandbox: String,
-    /// The tool.
+    /// What the sandbox is called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    /// The key whose sandbox it is; absent for the owner of the server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    /// `tool`: a call of a tool; `connection`: a connection to a host.
+    kind: String,
+    /// The tool; `connect` for a connection.
     tool: String,
-    /// What it would be called with, all of it.
+    /// What it would be called with, all of it; of a connection `host`, `port` and `protocol`.
     parameters: Value,
-    /// How long the question waits still before the call is refused, milliseconds.
+    /// The rule that asks, where one does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<String>,
+    /// How long the question waits still before it is refused, milliseconds.
     left_ms: u64,
 }
 
@@ -51,7 +62,8 @@ struct ApprovalAnswerShape {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Approve {
-    /// `once`: this call; `sandbox`: the tool, in this sandbox, within its grant. `once` if absent.
+    /// `once`: this call or connection; `sandbox`: the tool within its grant, or the host and port, in this sandbox. `once` if
+    /// absent.
     scope: Option<String>,
 }
 
@@ -87,11 +99,23 @@ pub(crate) struct CallEvent {
 
 impl From<ApprovalView> for ApprovalAnswerShape {
     fn from(view: ApprovalView) -> Self {
+        let (kind, tool, parameters) = match view.about {
+            ApprovalSubject::ToolCall { tool, parameters } => ("tool", tool, value_of(&parameters)),
+            ApprovalSubject::Connection { host, port, protocol } => (
+                "connection",
+                "connect".to_owned(),
+                json!({ "host": host.to_string(), "port": port, "protocol": protocol }),
+            ),
+        };
         Self {
-            parameters: value_of(&view.parameters),
+            kind: kind.to_owned(),
+            tool,
+            parameters,
             id: view.id,
             sandbox: view.sandbox,
-            tool: view.tool,
+            name: view.name,
+            key: view.key,
+            rule: view.rule,
             left_ms: u64::try_from(view.left.as_millis()).unwrap_or(u64::MAX),
         }
     }

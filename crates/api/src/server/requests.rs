@@ -76,7 +76,7 @@ impl ServerState {
         if let Some(origin) = subject.page.take() {
             cors::tell(&mut response, origin);
         }
-        self.entrance.tally.answered(response.status());
+        self.entrance.tally.answered(response.status(), began.elapsed());
         span.end(&subject, response.status());
         self.journal.record(&Event::Request(&RequestEvent {
             peer: client.peer.address(),

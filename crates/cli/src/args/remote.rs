@@ -106,6 +106,9 @@ pub(crate) struct CreateArgs {
     /// Let it not reach an address or a network.
     #[arg(long, value_name = "NETWORK")]
     pub(crate) deny_host: Vec<String>,
+    /// Have somebody asked (`offleash approvals`) when it connects to a host.
+    #[arg(long, value_name = "HOST[:PORTS]")]
+    pub(crate) ask: Vec<String>,
 }
 
 /// CPUs of a sandbox of the daemon, which it counts in whole ones.
@@ -261,6 +264,16 @@ pub(crate) struct StatsArgs {
     /// The sandboxes, by id or name. [default: all that run]
     #[arg(value_name = "ID")]
     pub(crate) ids: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Print once and end, as it does where the output is no terminal.
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// How often to look; the daemon samples every 5 s unless told otherwise. [default: 2s]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) every: Option<String>,
 }
 
 #[derive(Debug, Args)]

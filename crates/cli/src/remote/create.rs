@@ -84,7 +84,7 @@ pub(super) fn create(client: &Client, arguments: &CreateArgs) -> Result<ExitCode
         volumes.push(volume(given)?);
     }
     body["volumes"] = json!(volumes);
-    let mut policy = json!({ "allow": arguments.allow, "deny": arguments.deny_host });
+    let mut policy = json!({ "allow": arguments.allow, "deny": arguments.deny_host, "ask": arguments.ask });
     if arguments.no_internet || arguments.network.is_some() {
         policy["internet"] = json!(false);
     }

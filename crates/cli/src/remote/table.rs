@@ -29,7 +29,8 @@ impl Table {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn text(&self) -> String {
+    /// The rows as text.
+    pub(crate) fn text(&self) -> String {
         let columns = self.rows.first().map_or(0, Vec::len);
         let width = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));

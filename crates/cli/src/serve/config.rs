@@ -5,6 +5,7 @@ mod keys;
 mod lifecycle;
 mod templates;
 mod tools;
+mod webhooks;
 mod written;
 
 use std::net::SocketAddr;
@@ -22,6 +23,7 @@ use self::keys::{Server, Tables};
 use self::written::{Written, Wrong};
 use crate::args::{ListenAt, LogArg, ServeArgs};
 use crate::failure::Failure;
+use crate::specify::read_policy;
 
 /// What `offleash serve` is to do.
 #[derive(Debug)]
@@ -265,6 +267,11 @@ fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Wrong> 
     set(&mut config.snapshots.max_checkpoints, snapshots.max_checkpoints);
     set(&mut config.snapshots.max_mib, snapshots.max_mib);
     set(&mut config.zygotes.idle, zygotes.idle_seconds.map(Duration::from_secs));
+    if let Some(file) = &tables.monitoring.policy {
+        let policy = read_policy(file).map_err(|failure| Wrong::new("monitoring.policy", failure))?;
+        config.monitors = policy.monitors;
+    }
+    webhooks::webhooks(&tables.webhooks, &mut config.webhooks)?;
     lifecycle::lifecycle(&tables.lifecycle, &mut config.lifecycle)?;
     templates::built(&tables.templates, &mut config.templates)?;
     images::images(&tables.images, &mut config.images)?;

@@ -417,9 +417,21 @@ fn what_a_hostile_browser_says_is_bounded_and_its_session_goes_on() {
     let id = id_of(&session);
     let mut driver = Driver::connect(&server, &session);
     eventually("a log", || Some(()).filter(|()| logs(&server, &key, &id).len() >= 3));
-    // It says that to who asked alone, which is the recorder where the recorder asks.
-    driver.call("Fake.large");
+    // It says that to everybody else who drives it: to what records.
     driver.call("Fake.flood");
+    let with = |method: &str| {
+        let all = logs(&server, &key, &id);
+        all.iter().filter(|entry| entry["method"] == method).count()
+    };
+    eventually("what was not kept", || {
+        Some(()).filter(|()| with("offleash.dropped") > 0)
+    });
+    // Beyond a bound it is not listened to, and asked again.
+    let before = with("Network.requestWillBeSent");
+    driver.call("Fake.large");
+    eventually("the next recorder", || {
+        Some(()).filter(|()| with("Network.requestWillBeSent") > before)
+    });
     assert_eq!(driver.call("Fake.state")["visits"], 1);
     assert_eq!(get(&server, &key, &format!("/v1/sessions/{id}"))["status"], "RUNNING");
     assert_eq!(release(&server, &key, &id)["status"], "COMPLETED");

@@ -70,7 +70,7 @@ fn a9_a_body_is_as_large_as_its_route_lets_it_be() {
         let Some(max_body) = route.max_body else { continue };
         // It is refused for what it announces, before any of it is there; where code is run or waits for an answer, the sandbox is
         // looked for first.
-        let of_code = ["/contexts", "/execute", "/tools/calls/"];
+        let of_code = ["}/contexts", "/execute", "/tools/calls/"];
         let is_of_code = of_code.iter().any(|part| route.path.contains(part));
         let expected = match (is_of_code, route.token) {
             (true, _) => 404,

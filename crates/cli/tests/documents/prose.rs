@@ -104,6 +104,82 @@ of CPUs.
 ";
 
 /// What `docs/policy.md` says before its tables.
+pub(crate) const MONITORING_BEGINNING: &str = r#"Rules watch each sandbox from outside while it runs. Code inside can neither see nor change them. A rule has a figure, a
+threshold and a window. It fires when the figure reaches the threshold within the window. Built-in rules watch without
+being asked. They only tell: none of them slows, pauses or ends anything.
+
+An owner changes built-in rules, and adds others, in a [policy](policy.md):
+
+```toml
+[[monitor]]                      # a built-in rule with another action
+name = "mass-overwrite"
+action = "kill"
+
+[[monitor]]                      # a rule of your own
+name = "too-much-leaves"
+watch = "sent"
+threshold = 10240                # KiB
+window = "1m"
+action = "throttle"
+```
+
+`offleash run` and `offleash mcp` read it with `--policy`. For all sandboxes of `offleash serve` it is
+`monitoring.policy` of the [configuration](serve.md). A policy that is found in a workspace adds rules. It changes no
+built-in one.
+
+| action | what is done |
+|---|---|
+| `off` | the rule is not watched |
+| `log` | it goes on record |
+| `alert` | the same; a run says so on standard error, and a server has an event |
+| `throttle` | the same, and the sandbox has a quarter of a CPU from then on |
+| `pause` | the same as `alert`, and every process stops until somebody resumes the sandbox |
+| `snapshot-and-pause` | the same as `pause`, and a checkpoint of the files is made |
+| `kill` | the same as `alert`, and the sandbox is ended; in mode `rw` nothing is written back |
+
+Nobody resumes a run, so rules that pause are for sandboxes of a server; `run` and `mcp` refuse them.
+
+Each firing is in the [record](record.md#alertrecord) with its evidence: the rule, the figure, the threshold, the window, and a
+few hosts, names or paths. It is one line of the audit log (`alert`). In a served sandbox it is a line of the log, an event
+(`GET /v1/events`) and a count in `/metrics` (`offleash_alerts_total`).
+
+A rule that fired is quiet for 30 seconds or its window, whichever is longer. What only tells is quiet twice as long each time.
+A rule fires 50 times at most in the life of a sandbox.
+"#;
+
+pub(crate) const MONITORING_FIGURES_END: &str = r"
+- Nothing is sampled more often than twice a second. Files of a workspace are compared once a second at most.
+- `forks` is known where the sandbox has a pid namespace that the host sees: not at levels `process-landlock` and `microvm`.
+- `overwrites`, `removals` and `protected-names` are known of a workspace with an overlay: of its first 4,000 changed
+  entries, 32 directories deep.
+- `sent` of a connection is known when that ends. Requests that share a connection count once.
+- Programs that are started (`exec`), and reads of files, are known to no one outside. So nobody is told of a search for
+  credentials. The sandbox does not have them: see [policy.md](policy.md#protected-names).
+- A supervisor tells its server of an alert when the server samples (`sample_seconds`). It acts by itself before that.
+";
+
+pub(crate) const MONITORING_END: &str = r"
+## Measured
+
+`crates/cli/tests/monitoring.rs` has the corpus. Each attack goes on until a rule with the action `kill` ends it; each honest run has
+the built-in rules alone.
+
+| attack | rule | from the request to the end of the run |
+|---|---|---|
+| processes that fork without end | `fork-storm` | 1.8 s |
+| a scan of ports, with a network and without | `port-scan` | 0.8 s, 1.2 s |
+| data in names that are asked for | `dns-exfiltration` | 0.7 s |
+| data in many small requests to a host that is allowed | `request-flood` | 1.8 s |
+| 200 files that are encrypted in their places | `mass-overwrite` | 0.7 s |
+| a miner that signs in to a pool; one whose pool is refused | `miner` | 0.8 s, 0.8 s |
+| system calls that are refused again and again | `refused-calls` | 0.6 s |
+| a search for credentials | none: reads are not known outside | – |
+
+Honest work was told of nothing: archives, copies, edits and removals of 200 files; a compiler; loops in a shell and in Python.
+November 2026, two CPUs under load, unoptimized build:
+`OFFLEASH_SHOW_MONITORING=1 cargo test --workspace --test monitoring -- --nocapture`.
+";
+
 pub(crate) const POLICY_BEGINNING: &str = r"A policy is a TOML file. `offleash run --policy FILE` uses it, and `offleash policy check FILE` checks it.
 `offleash policy keys` prints the tables below. Unknown keys and values that make no sense are errors with line and
 column.

@@ -64,9 +64,8 @@ fn kind_in_json(kind: &str) -> &'static str {
     match kind {
         "u8" | "u16" | "u32" | "u64" | "i32" => "number",
         "Option<u16>" | "Option<u64>" | "Option<i32>" => "number or null",
-        "String" | "Level" | "LimitName" | "LimitEffect" | "RunId" | "ConnectionVerdict" | "NetworkLossCause" => {
-            "string"
-        }
+        "String" | "Level" | "LimitName" | "LimitEffect" | "RunId" | "ConnectionVerdict" | "NetworkLossCause"
+        | "MonitorFigure" | "MonitorAction" => "string",
         "Option<String>" | "Option<IpAddr>" | "Option<ApprovalAnswer>" => "string or null",
         "bool" => "boolean",
         "Text" => "text",
@@ -83,6 +82,7 @@ fn kind_in_json(kind: &str) -> &'static str {
         "Option<ChangeSummary>" => "[change summary](#changesummary) or null",
         "Option<NetworkUse>" => "[use of the network](#networkuse) or null",
         "Option<NetworkLoss>" => "[loss of the network](#networkloss) or null",
+        "Vec<AlertRecord>" => "list of [alerts](#alertrecord)",
         "Vec<ToolUse>" => "list of [uses of tools](#tooluse)",
         "Option<ImageUse>" => "[image](#imageuse) or null",
         "Vec<PublishedPort>" => "list of [published ports](#publishedport)",
@@ -93,13 +93,14 @@ fn kind_in_json(kind: &str) -> &'static str {
     }
 }
 
-const OUTCOMES: [&str; 9] = [
+const OUTCOMES: [&str; 10] = [
     "Exited",
     "Signaled",
     "LimitExceeded",
     "OutOfMemory",
     "CommandNotFound",
     "NotExecutable",
+    "EndedByRule",
     "CommandDenied",
     "Interrupted",
     "Failed",
@@ -147,6 +148,7 @@ fn record_document() -> String {
         "NetworkLoss",
         "ToolUse",
         "ImageUse",
+        "AlertRecord",
     ] {
         let Described { doc, fields, .. } = find(name);
         let title = if name == "RunRecord" { "Record" } else { name };
@@ -225,6 +227,7 @@ fn no_kind_of_outcome_is_left_out() {
         Outcome::OutOfMemory { .. } => "OutOfMemory",
         Outcome::CommandNotFound { .. } => "CommandNotFound",
         Outcome::NotExecutable { .. } => "NotExecutable",
+        Outcome::EndedByRule { .. } => "EndedByRule",
         Outcome::CommandDenied { .. } => "CommandDenied",
         Outcome::Interrupted { .. } => "Interrupted",
         Outcome::Failed { .. } => "Failed",

@@ -70,6 +70,7 @@ pub(crate) fn order(site: &Site) -> SupervisorOrder {
         volumes: Vec::new(),
         longest_hold_ms: None,
         tools: None,
+        monitors: Vec::new(),
     }
 }
 

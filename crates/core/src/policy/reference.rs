@@ -21,7 +21,7 @@ pub struct KeyDoc {
 const PATHS: &str = "list of path patterns";
 
 /// Key, kind, default, sentence, example.
-const KEYS: [(&str, &str, &str, &str, &str); 61] = [
+const KEYS: [(&str, &str, &str, &str, &str); 66] = [
     (
         "level",
         "word",
@@ -292,6 +292,41 @@ const KEYS: [(&str, &str, &str, &str, &str); 61] = [
         "\"64M\"",
     ),
     (
+        "monitor[].name",
+        "lower-case letters, digits, dashes",
+        "required",
+        "what the rule is called; the name of a built-in rule changes that one",
+        "\"port-scan\"",
+    ),
+    (
+        "monitor[].watch",
+        "word",
+        "the built-in rule's",
+        "the figure that is watched, one of those in monitoring.md",
+        "\"refused-connections\"",
+    ),
+    (
+        "monitor[].threshold",
+        "number",
+        "the built-in rule's",
+        "from which value on the rule fires, in the unit of its figure",
+        "20",
+    ),
+    (
+        "monitor[].window",
+        "time",
+        "the built-in rule's, or 10s",
+        "over which time: 1s to 1h",
+        "\"5s\"",
+    ),
+    (
+        "monitor[].action",
+        "word",
+        "the built-in rule's, or alert",
+        "what is done: off, log, alert, throttle, pause, snapshot-and-pause or kill; those that pause are for sandboxes of a server",
+        "\"kill\"",
+    ),
+    (
         "commands.allow",
         "list of command patterns",
         "every command",
@@ -463,6 +498,13 @@ fn tables() -> impl Iterator<Item = KeyDoc> {
             "list of tables",
             "[]",
             "further empty directories, each `[[tmpfs]]`",
+            "[]",
+        ),
+        (
+            "monitor",
+            "list of tables",
+            "the built-in rules",
+            "rules of monitoring, each `[[monitor]]`: what is watched from outside, and what is done; monitoring.md has them",
             "[]",
         ),
         (

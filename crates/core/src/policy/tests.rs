@@ -3,6 +3,7 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
+use crate::monitor::{MonitorAction, MonitorFigure};
 use crate::spec::WorkspaceSpec;
 
 fn refused(text: &str) -> String {
@@ -248,6 +249,8 @@ fn every_documented_key_is_read() {
                     ("tool", "headers") => "name = \"t\"\nurl = \"https://a.example/\"",
                     ("tool", "mcp_tool") => "name = \"t\"\nmcp = [\"x\"]",
                     ("tool", _) => "name = \"t\"\nprogram = [\"x\"]",
+                    ("monitor", "name") => "",
+                    ("monitor", _) => "name = \"port-scan\"",
                     ("network.secret", _) => &required_of_secrets(key),
                     _ => "",
                 };
@@ -394,5 +397,35 @@ fn rules_of_the_network_are_read_and_none_that_allows_is_no_network() {
         "",
     ] {
         assert!(!network(text).reaches_out(), "{text}");
+    }
+}
+
+#[test]
+fn rules_of_monitoring_are_read_checked_and_handed_on() {
+    let text = "[[monitor]]\nname = \"fork-storm\"\naction = \"kill\"\n\n[[monitor]]\nname = \"own\"\nwatch = \"sent\"\n\
+        threshold = 5\nwindow = \"1m\"\naction = \"throttle\"\n";
+    let policy = Policy::parse(text).unwrap();
+    let [storm, own] = &policy.monitors[..] else {
+        panic!("{policy:?}");
+    };
+    assert_eq!((storm.action, storm.threshold), (MonitorAction::Kill, 1500));
+    assert_eq!(
+        (own.watch, own.window, own.action),
+        (MonitorFigure::Sent, Millis(60_000), MonitorAction::Throttle)
+    );
+    let mut spec = SandboxSpec::default();
+    policy.apply_to(&mut spec);
+    assert_eq!(spec.monitors, policy.monitors);
+    for (wrong, line) in [
+        ("name = \"own\"", 2),
+        ("name = \"fork-storm\"\nwindow = \"1ms\"", 3),
+        ("name = \"fork-storm\"\nthreshold = -1", 3),
+        ("name = \"fork-storm\"\naction = \"shout\"", 3),
+        ("name = \"own\"\nwatch = \"disk\"\nthreshold = 1", 3),
+        ("name = \"fork-storm\"\n[[monitor]]\nname = \"fork-storm\"", 4),
+        ("name = \"fork-storm\"\nlevel = 1", 3),
+    ] {
+        let told = refused(&format!("[[monitor]]\n{wrong}"));
+        assert!(told.starts_with(&format!("line {line}, column ")), "{wrong}: {told}");
     }
 }

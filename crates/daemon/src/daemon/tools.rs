@@ -3,33 +3,16 @@
 //! The process that takes a sandbox's calls has all of it, and outlives the daemon; here it is found, for whom it is for.
 
 use std::io;
-use std::sync::Arc;
-use std::time::Duration;
 
-use offleash_core::approval::{ApprovalAnswer, ApprovalSubject};
-use offleash_supervisor::tools::{CallOutcome, DoorReply, OpenApproval, ToolCalls};
+use offleash_core::approval::ApprovalAnswer;
+use offleash_supervisor::tools::{CallOutcome, DoorReply, ToolCalls};
 
 use super::Daemon;
+use crate::approvals::{ApprovalView, OF_NETWORK, open_approvals};
 use crate::caller::Caller;
 use crate::error::DaemonError;
 use crate::registry::Scope;
 use crate::sandbox_tools;
-use crate::sandboxes::SandboxEntry;
-
-/// A question about a call of a tool, which waits for an answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ApprovalView {
-    /// Its id.
-    pub id: String,
-    /// The sandbox that calls.
-    pub sandbox: String,
-    /// The tool.
-    pub tool: String,
-    /// What it would be called with, as JSON.
-    pub parameters: String,
-    /// How long the question waits still.
-    pub left: Duration,
-}
 
 /// A call that is to be answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,21 +46,19 @@ impl ClientCalls {
 }
 
 impl Daemon {
-    /// The questions about calls of tools that wait for the caller: of its own sandboxes, and with the scope `admin` of all.
+    /// The questions about calls of tools and connections that wait for the caller: of its own sandboxes, and with the scope
+    /// `admin` of all.
     ///
     /// # Errors
     /// `Forbidden`.
     pub async fn approvals(&self, caller: &Caller) -> Result<Vec<ApprovalView>, DaemonError> {
         caller.require(Scope::Read)?;
         let core = &self.services.core;
-        let has_tools = |entry: &Arc<SandboxEntry>| {
-            caller.sees(entry.row().key_id.as_deref()) && !entry.specification().tools.is_empty()
-        };
         let mut all = Vec::new();
-        for entry in core.sandboxes.all().into_iter().filter(has_tools) {
-            // One that does not answer has nothing to be decided.
-            let open = core.host.tools(entry.id()).approvals().await.unwrap_or_default();
-            all.extend(open.into_iter().filter_map(|open| view(entry.name(), open)));
+        for entry in core.sandboxes.all() {
+            if caller.sees(entry.row().key_id.as_deref()) {
+                all.extend(open_approvals(core, &entry).await);
+            }
         }
         all.sort_by(|one, other| one.id.cmp(&other.id));
         Ok(all)
@@ -100,15 +81,24 @@ impl Daemon {
         caller.require(Scope::Create)?;
         let unknown = || DaemonError::UnknownApproval { id: id.to_owned() };
         let (sandbox, number) = id.rsplit_once('-').ok_or_else(unknown)?;
-        let number: u64 = number.parse().map_err(|_| unknown())?;
+        let of_network = number.strip_prefix(OF_NETWORK);
+        let number: u64 = of_network.unwrap_or(number).parse().map_err(|_| unknown())?;
         let entry = self
             .services
             .core
             .sandboxes
             .find(caller, sandbox)
             .map_err(|_| unknown())?;
-        let decided = self.services.core.host.tools(entry.id()).decide(number, answer).await;
-        match decided.map_err(no_answer)? {
+        let host = &self.services.core.host;
+        let decided = match of_network {
+            Some(_) => host
+                .supervisor(entry.id())
+                .decide(number, answer)
+                .await
+                .map_err(|error| DaemonError::of_supervisor("answer a question", entry.name(), error)),
+            None => host.tools(entry.id()).decide(number, answer).await.map_err(no_answer),
+        };
+        match decided? {
             true => Ok(()),
             false => Err(unknown()),
         }
@@ -154,19 +144,6 @@ impl Daemon {
             }),
         }
     }
-}
-
-fn view(sandbox: &str, open: OpenApproval) -> Option<ApprovalView> {
-    let ApprovalSubject::ToolCall { tool, parameters } = open.about else {
-        return None;
-    };
-    Some(ApprovalView {
-        id: format!("{sandbox}-{}", open.id),
-        sandbox: sandbox.to_owned(),
-        tool,
-        parameters,
-        left: Duration::from_millis(open.left_ms),
-    })
 }
 
 fn no_answer(error: io::Error) -> DaemonError {

@@ -209,6 +209,8 @@ pub enum EventKind {
     Killed,
     /// It ended without being told to.
     Died,
+    /// A rule of monitoring fired.
+    Alert,
 }
 
 /// A line about a sandbox.
@@ -310,4 +312,4 @@ words!(SandboxState, "state of a sandbox":
 words!(Scope, "scope (admin, create, read)": Admin = "admin", Create = "create", Read = "read");
 words!(EventKind, "kind of event":
     Created = "created", Updated = "updated", Paused = "paused", Resumed = "resumed", TimedOut = "timed_out",
-    Killed = "killed", Died = "died");
+    Killed = "killed", Died = "died", Alert = "alert");

@@ -38,6 +38,8 @@ pub(crate) struct SandboxEntry {
     writing: tokio::sync::Mutex<()>,
     /// Whether its time was found to be up.
     expiring: AtomicBool,
+    /// Whether alerts of it are being heeded.
+    heeding: AtomicBool,
     /// Whether its supervisor has ended.
     ended: watch::Sender<bool>,
     /// How it is used.
@@ -119,6 +121,7 @@ impl SandboxEntry {
             transition: tokio::sync::Mutex::default(),
             writing: tokio::sync::Mutex::default(),
             expiring: AtomicBool::new(false),
+            heeding: AtomicBool::new(false),
             ended: watch::Sender::new(false),
             activity: SandboxActivity::default(),
             below: Mutex::default(),
@@ -359,6 +362,15 @@ impl SandboxEntry {
     /// Whether it is to be ended because its time is up: true once, until [`Self::end_expiring`].
     pub(crate) fn begin_expiring(&self) -> bool {
         !self.expiring.swap(true, Ordering::AcqRel)
+    }
+
+    /// Whether alerts of it are to be heeded now: true once, until [`Self::end_heeding`].
+    pub(crate) fn begin_heeding(&self) -> bool {
+        !self.heeding.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn end_heeding(&self) {
+        self.heeding.store(false, Ordering::Release);
     }
 
     pub(crate) fn end_expiring(&self) {

@@ -87,7 +87,7 @@ impl CheckpointStore {
     ///
     /// # Errors
     /// As [`SnapshotStore::create`].
-    pub(super) async fn create_automatic(
+    pub(crate) async fn create_automatic(
         self: &Arc<Self>,
         source: &Arc<SandboxEntry>,
         why: String,

@@ -157,6 +157,7 @@ fn order(host: &SandboxHost, config: &DaemonConfig, id: &RunId, origin: &Templat
         volumes: Vec::new(),
         longest_hold_ms: None,
         tools: None,
+        monitors: Vec::new(),
     }
 }
 

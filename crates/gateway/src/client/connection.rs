@@ -187,7 +187,11 @@ impl Connection {
                 }
             }
             Report::Withdrawn(number) => self.questions.notice(Notice::Withdrawn(number)),
-            Report::Named(name) => self.first_packets.name(&name),
+            Report::Named(name) => {
+                self.journal.named(name.as_str());
+                self.first_packets.name(&name);
+            }
+            Report::Begun(begun) => self.journal.take_begun(begun),
             Report::Entry(entry) => {
                 heard.said = heard.said.saturating_add(length);
                 if heard.said > MAX_SAID {

@@ -55,6 +55,7 @@ impl Session<'_> {
             |error: io::Error| Stopped::Failed(format!("connecting to port {} of this machine: {error}", given.port));
         let connected = timeout(CONNECT, TcpStream::connect((LOOPBACK, given.port))).await;
         let service = connected.map_err(|elapsed| failed(elapsed.into()))?.map_err(failed)?;
+        self.shared.journal.begin(&LOOPBACK.to_string(), given.port);
         self.address = Some(LOOPBACK);
         let _ = service.set_nodelay(true);
         let _ = self.client.set_nodelay(true);

@@ -31,7 +31,7 @@ async fn tunnelled(
     let pipes = Rc::clone(pipes);
     let tunnel = spawn_local(async move {
         let counts = Counts::new(&Budget::new(&Limits::default(), Journal::default()));
-        let ended = tunnel(&mut inner, &mut outer, &counts, &pipes).await;
+        let ended = tunnel(&mut inner, &mut outer, &counts, &pipes, None::<fn(&[u8])>).await;
         (ended, counts.sent.bytes(), counts.received.bytes())
     });
     (client, server, tunnel)

@@ -13,6 +13,8 @@ const MAX_DENIALS: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct DenialCounts {
     counted: BTreeMap<(&'static str, String, String), u64>,
+    calls: u64,
+    strays: u64,
 }
 
 impl DenialCounts {
@@ -35,6 +37,12 @@ impl DenialCounts {
     }
 
     fn count(&mut self, subject: &'static str, name: String, rule: String) {
+        let total = if subject == "network" {
+            &mut self.strays
+        } else {
+            &mut self.calls
+        };
+        *total = total.saturating_add(1);
         let full = self.counted.len() >= MAX_DENIALS;
         let key = (subject, name, rule);
         let key = if full && !self.counted.contains_key(&key) {
@@ -43,6 +51,16 @@ impl DenialCounts {
             key
         };
         *self.counted.entry(key).or_default() += 1;
+    }
+
+    /// System calls that were refused.
+    pub(super) fn calls(&self) -> u64 {
+        self.calls
+    }
+
+    /// Connections that were tried where there is no network.
+    pub(super) fn strays(&self) -> u64 {
+        self.strays
     }
 
     pub(super) fn into_list(self) -> Vec<DenialRecord> {
@@ -75,6 +93,7 @@ mod tests {
         for number in 0..MAX_DENIALS + 5 {
             denials.count("network", number.to_string(), "rule".to_owned());
         }
+        assert_eq!((denials.calls(), denials.strays()), (3, 261));
         let list = denials.into_list();
         assert_eq!(list.len(), MAX_DENIALS + 1);
         assert_eq!(

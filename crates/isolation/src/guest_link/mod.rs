@@ -312,6 +312,11 @@ impl GuestLink {
         self.report.take()
     }
 
+    /// How many system calls were refused so far, and how many connections were tried where there is no network.
+    pub(crate) fn refused(&self) -> (u64, u64) {
+        (self.denials.calls(), self.denials.strays())
+    }
+
     /// Closes the control socket, at which the guest kills everything and ends.
     pub(crate) fn hang_up(&mut self) {
         self.gone = true;

@@ -7,6 +7,7 @@
 //! and the bytes of output, which whoever reads them counts.
 
 mod deleted;
+mod forks;
 mod inside;
 mod layer;
 mod oom_score;

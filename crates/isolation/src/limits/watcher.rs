@@ -1,5 +1,6 @@
 //! Watches one sandbox: tells which limits were hit and what was used.
 
+mod activity;
 mod cpu;
 mod layers;
 mod memory;
@@ -18,11 +19,12 @@ use offleash_sys::process::ResourceUsage;
 use offleash_sys::rlimit::{self, LimitedResource};
 use rustix::process::Pid;
 
+use super::forks::ForkCounter;
 use super::inside::InsideMeasurement;
 use super::layer::LayerMeter;
 use super::process_tree::{ExactMemory, ProcessTree, TreeUsage};
 use super::schedule;
-use crate::sandbox::{FinalReport, UsageMeasure};
+use crate::sandbox::{ActivityMeasure, FinalReport, UsageMeasure};
 use layers::ForeignGrowth;
 use volumes::VolumeMeter;
 
@@ -89,6 +91,10 @@ pub struct LimitWatcher {
     kills: Option<memory::MemoryKills>,
     /// Open files of a process that were allowed when the sandbox was made: no limit of ours raises that.
     open_files: Option<u64>,
+    /// What was started inside.
+    forks: ForkCounter,
+    /// What it had done when it was looked at last.
+    activity: Option<ActivityMeasure>,
 }
 
 /// What a kernel of the sandbox's own has counted, where it has one.
@@ -155,6 +161,8 @@ impl LimitWatcher {
             closely: false,
             kills: None,
             open_files: rlimit::current(LimitedResource::OpenFiles).0,
+            forks: ForkCounter::default(),
+            activity: None,
         };
         watcher.cpu_due = now + watcher.until_cpu_is_due(0);
         // The command has not started: there is nothing to find yet but processes, and where we count them ourselves the

@@ -6,21 +6,19 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
 use offleash_core::vm::{Acceleration, VmPlan};
-use rustix::fs::{FlockOperation, MemfdFlags, Mode, OFlags};
+use offleash_sys::kvm::{DEVICE, open};
+use rustix::fs::{FlockOperation, MemfdFlags};
 
 use super::error::VmError;
 use super::hypervisor::{self, HypervisorPlaces, VmCard, VmStart};
 use super::kernel::VM_DIRECTORY;
 use super::starting::{StartedHypervisor, await_greeting};
 
-/// The device.
-pub(crate) const DEVICE: &str = "/dev/kvm";
 /// How long a machine may take to boot: it is not emulated.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Memory of the machine that is tried, MiB.
@@ -47,14 +45,6 @@ pub fn known(state: &Path) -> Option<Result<(), String>> {
     let kept = fs::read_to_string(state.join(VM_DIRECTORY).join(KNOWN)).ok()?;
     let (stamp, answer) = kept.split_once('\n')?;
     stamp.starts_with(&boot_id()).then(|| parse_answer(answer))
-}
-
-/// Opens the device of that path to speak to it.
-///
-/// # Errors
-/// What open(2) answers.
-pub(crate) fn open(device: &Path) -> io::Result<OwnedFd> {
-    Ok(rustix::fs::open(device, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 fn known_or_tried(vm: &VmPlan, state: &Path) -> Result<Result<(), String>, VmError> {

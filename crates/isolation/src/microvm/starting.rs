@@ -53,7 +53,7 @@ pub(super) fn start(
         device: device.as_ref().map(AsFd::as_fd),
     };
     if let Some(files) = files {
-        match starting.from_template(files) {
+        match starting.restore(files) {
             Ok(hypervisor) => {
                 return Ok(StartedMachine {
                     hypervisor,
@@ -106,7 +106,7 @@ impl TemplateFiles {
 }
 
 impl MachineStarting<'_> {
-    fn from_template(&self, mut files: TemplateFiles) -> io::Result<StartedHypervisor> {
+    fn restore(&self, mut files: TemplateFiles) -> io::Result<StartedHypervisor> {
         if let Some(memory) = files.writable_memory.take() {
             let made = self.make_template(&mut files.state, memory);
             made.map_err(|error| told("making the template", error))?;

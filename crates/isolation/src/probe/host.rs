@@ -77,7 +77,7 @@ const GUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs a guest by `/dev/kvm`, unless a machine was tried by it since the host booted.
 pub(super) fn kvm(state_directory: &Path) -> FeatureCheck {
-    let opened = open(kvm::DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    let opened = open(offleash_sys::kvm::DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     let ran = |device| match kvm::known(state_directory) {
         Some(Ok(())) => Ok(KvmFinding::Machine),
         Some(Err(why)) => Err(why),

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use offleash_core::plan::{Plan, PlanEntry, PlanNode};
 use offleash_core::spec::MountAccess;
 use offleash_core::vm::{Acceleration, TemplateUse};
+use offleash_sys::kvm;
 use offleash_sys::mount::{self, MountRestrictions};
 use rustix::fs::{Mode, OFlags};
 
@@ -23,7 +24,6 @@ use self::root::{RootBuilder, TargetKind};
 use super::child::ProcessorSet;
 use super::handshake::StepFailure;
 use crate::guest_image;
-use crate::microvm::kvm;
 
 mod base;
 mod kernel;

@@ -162,9 +162,19 @@ fn files_are_written_read_listed_renamed_and_removed() {
         [inside("a"), inside("a/b"), inside("a/b/large"), inside("a/empty")]
     );
     assert_eq!(asker.paths_in("/", 1), [WORKSPACE]);
-    let (source, destination) = (inside("a").into(), inside("c/d").into());
-    let renamed = asker.ask(&FileRequest::Rename { source, destination });
+    let rename = |from: &str, to: &str| FileRequest::Rename {
+        source: inside(from).into(),
+        destination: inside(to).into(),
+    };
+    let renamed = asker.ask(&rename("a/empty", "c/d"));
     assert!(matches!(renamed, FileReply::Entry(entry) if entry.path == inside("c/d").as_bytes()));
+    // What is in a directory is not moved to where it would lie deeper.
+    asker.refused(&rename("a", "c/e"), Errno::XDEV);
+    let renamed = asker.ask(&rename("a", "f"));
+    assert!(matches!(renamed, FileReply::Entry(entry) if entry.path == inside("f").as_bytes()));
+    let path: Vec<u8> = inside("f").into();
+    let remove = FileRequest::Remove { path };
+    assert_eq!(asker.ask(&remove), FileReply::Done);
     let path: Vec<u8> = inside("c").into();
     let remove = FileRequest::Remove { path };
     assert_eq!(asker.ask(&remove), FileReply::Done);

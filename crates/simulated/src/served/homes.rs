@@ -16,6 +16,9 @@ const SKELETON: &str = "/etc/skel";
 const COPIED_UP_TO: u64 = 64 << 10;
 const SUPERUSER: FileCaller = FileCaller { uid: 0, gid: 0 };
 
+/// The name of a file of a new home, and what is in it.
+type SkeletonFile = (Vec<u8>, Vec<u8>);
+
 impl ServedTrees {
     /// Makes the home directories that the plan asks for, with what is in `/etc/skel`, where they are not there.
     ///
@@ -57,7 +60,7 @@ impl ServedTrees {
         Ok(())
     }
 
-    fn skeleton(&mut self) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Errno> {
+    fn skeleton(&mut self) -> Result<Vec<SkeletonFile>, Errno> {
         let (number, inner) = self.locate(Path::new(SKELETON)).ok_or(Errno::NOENT)?;
         let tree = self.numbered(number)?;
         let FileAnswer::Entries(entries) = tree.carry_out_for(SUPERUSER, &inner, FileOperation::List)? else {

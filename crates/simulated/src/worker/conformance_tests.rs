@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use super::shell::BashEngine;
 use crate::engine::{
     EngineCode, EngineCommand, EngineHost, EngineLimits, FileAnswer, FileRequest, ProgramPlace, ProgramRequest,
-    ProgramRun, ShellEngine as _, ShellOutcome,
+    ProgramRun, ScriptHost, ScriptLanguage, ShellEngine as _, ShellOutcome,
 };
 use crate::fixture::{PlanFixture, WORKSPACE};
 use crate::sandbox::is_program;

@@ -17,7 +17,7 @@ use crate::tree::node_at;
 
 /// Takes the names that are in the way only while something is renamed out of `names`, those in the directory `path`; answers
 /// the old names that are no more.
-pub(super) fn take_out(path: &Path, upper: &OwnedFd, names: &mut Vec<PathBuf>) -> Result<Vec<PathBuf>, Errno> {
+pub(crate) fn take_out(path: &Path, upper: &OwnedFd, names: &mut Vec<PathBuf>) -> Result<Vec<PathBuf>, Errno> {
     let token_of = |prefix, name: &Path| token(prefix, name.as_os_str().as_bytes());
     let is_ours = |name: &PathBuf| token_of(COPY, name).is_some() || token_of(GONE, name).is_some();
     if !names.iter().any(is_ours) {

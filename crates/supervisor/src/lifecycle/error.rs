@@ -4,6 +4,7 @@ use std::io;
 
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::level::Level;
+use offleash_core::monitor::MonitorAction;
 use offleash_core::network::PublishRule;
 use offleash_core::network::upstream_proxy::ProxyError;
 use offleash_core::plan::UnknownUser;
@@ -96,6 +97,14 @@ pub enum LifecycleError {
         /// Why.
         source: io::Error,
     },
+    /// A rule of monitoring pauses what nobody could resume.
+    #[error("rule `{rule}` of monitoring has the action `{action}`, and nobody could resume this sandbox")]
+    NobodyResumes {
+        /// The rule.
+        rule: String,
+        /// What it asks for.
+        action: MonitorAction,
+    },
     /// The host refused something basic.
     #[error("cannot {action}")]
     Host {
@@ -127,6 +136,7 @@ impl LifecycleError {
             Self::Vm(error) => Some(error),
             Self::NoRuntime { .. }
             | Self::BelowFloor { .. }
+            | Self::NobodyResumes { .. }
             | Self::Trust(_)
             | Self::Publish { .. }
             | Self::Host { .. } => None,
@@ -137,7 +147,7 @@ impl LifecycleError {
 impl Explained for LifecycleError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::NoRuntime { .. } | Self::BelowFloor { .. } => ErrorKind::Unsupported,
+            Self::NoRuntime { .. } | Self::BelowFloor { .. } | Self::NobodyResumes { .. } => ErrorKind::Unsupported,
             Self::Publish { source, .. } => match source.kind() {
                 io::ErrorKind::AddrInUse => ErrorKind::Conflict,
                 io::ErrorKind::PermissionDenied => ErrorKind::Denied,
@@ -164,6 +174,9 @@ impl Explained for LifecycleError {
             ),
             Self::BelowFloor { .. } => {
                 Some("lower `--min-level` (`min_level` in a policy), or ask for a stronger level; `offleash doctor` says which there are".to_owned())
+            }
+            Self::NobodyResumes { .. } => {
+                Some("sandboxes of a server can be paused (`offleash serve`); a run has `kill`, `throttle` and `alert`".to_owned())
             }
             Self::Publish { source, .. } => {
                 let hint = match source.kind() {

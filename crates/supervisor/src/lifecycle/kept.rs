@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::time::Instant;
 
 use offleash_core::plan::Plan;
-use offleash_core::record::{DenialRecord, Outcome, ToolUse};
+use offleash_core::record::{AlertRecord, DenialRecord, Outcome, ToolUse};
 use offleash_gateway::Account;
 use offleash_isolation::sandbox::EnforcementReport;
 
 use super::making::SandboxSetup;
-use super::report::{RecordFacts, all_hits, limit_outcome};
+use super::report::{RecordFacts, all_hits, held_back_by_rule, limit_outcome};
 use super::{LifecycleError, RunReport, audit, network};
 use crate::capture::Capture;
 use crate::service::message::{EndReason, Ended};
@@ -24,6 +24,7 @@ pub(crate) struct KeptSandbox<'a> {
     pub(crate) denials: Vec<DenialRecord>,
     pub(crate) account: Option<Account>,
     pub(crate) tools: Vec<ToolUse>,
+    pub(crate) alerts: Vec<AlertRecord>,
 }
 
 /// Keeps or writes back what changed in the workspace, and puts the sandbox on record as a run.
@@ -32,8 +33,8 @@ pub(crate) struct KeptSandbox<'a> {
 /// When the audit log cannot be written.
 pub(crate) fn record_kept(kept: KeptSandbox<'_>) -> Result<RunReport, LifecycleError> {
     let mut ended = kept.setup.end();
-    let settled = ended.settle(None);
     let outcome = outcome(kept.ended, &ended.plan);
+    let settled = ended.settle(held_back_by_rule(&outcome));
     let published = std::mem::take(&mut ended.published);
     let facts = RecordFacts {
         command: &kept.command,
@@ -47,6 +48,7 @@ pub(crate) fn record_kept(kept: KeptSandbox<'_>) -> Result<RunReport, LifecycleE
         changes: settled.changes,
         network: kept.account.map(|account| network::told(account, published)),
         tools: kept.tools,
+        alerts: kept.alerts,
     };
     let record = facts.into_record(&ended);
     audit::ended(&ended.state, &record)?;
@@ -64,6 +66,7 @@ fn outcome(ended: &Ended, plan: &Plan) -> Outcome {
     match &ended.reason {
         EndReason::Killed => Outcome::Exited { code: 0 },
         EndReason::Limit(hit) => limit_outcome(hit),
+        EndReason::Rule(rule) => Outcome::EndedByRule { rule: rule.clone() },
         EndReason::Lost if ended.out_of_memory => Outcome::OutOfMemory {
             limit: plan.limits.memory.map_or(0, |memory| memory.0),
         },

@@ -10,9 +10,11 @@ use std::sync::Arc;
 
 use offleash_core::id::RunId;
 use offleash_core::level::Level;
+use offleash_core::monitor::MonitorAction;
 use offleash_core::plan::{Environment, Plan, PlanEntry, PlanNode};
 use offleash_core::spec::{ImageSpec, MountAccess, RootChoice, SandboxSpec, ZygoteRole};
 use offleash_core::text::Text;
+use offleash_core::units::CpuCount;
 use offleash_gateway::{Gateway, Trust};
 use offleash_isolation::guest_image;
 use offleash_isolation::sandbox::{EnforcementReport, LeftoverKeeper, Sandbox};
@@ -24,6 +26,7 @@ use super::preload::Preload;
 use super::published::PublishedPorts;
 use super::secrets;
 use super::{LifecycleError, OwnRoot, open_state, this_host};
+use crate::monitor::SandboxMonitor;
 use crate::service::zygote;
 use crate::templates;
 use crate::tools::{self, ToolsOrder, ToolsPlace, ToolsProcess};
@@ -180,6 +183,8 @@ pub(crate) struct RunningSandbox {
     pub(crate) tools: Option<ToolsProcess>,
     /// An interpreter that waits in it, to be the command if it can.
     pub(crate) preload: Option<Preload>,
+    /// What watches it.
+    pub(crate) monitor: SandboxMonitor,
 }
 
 /// Why there is no sandbox, and what is on record of it.
@@ -214,6 +219,8 @@ impl<'a> SandboxMaking<'a> {
     /// When the level is not to be had, or the state directory cannot be used.
     pub(crate) fn begin(mut launch: LaunchSpec<'a>) -> Result<Self, LifecycleError> {
         find_image(&mut launch)?;
+        check_pauses(&launch.spec)?;
+        bound_cpus_to_throttle(&mut launch.spec);
         let mut chosen = choose(&mut launch)?;
         if let (ZygoteRole::Below(zygote), true) = (launch.spec.descent, launch.wants_copy) {
             // Otherwise it is asked for when it is to come in.
@@ -377,6 +384,28 @@ fn find_image(launch: &mut LaunchSpec<'_>) -> Result<(), LifecycleError> {
     Ok(())
 }
 
+/// Nobody resumes a run that is paused.
+fn check_pauses(spec: &SandboxSpec) -> Result<(), LifecycleError> {
+    let mut pausing = spec.monitors.iter().filter(|rule| rule.action.pauses());
+    match pausing.next().filter(|_| !spec.pausable) {
+        Some(rule) => Err(LifecycleError::NobodyResumes {
+            rule: rule.name.clone(),
+            action: rule.action,
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Where a rule slows the sandbox down, what bounds its processors is made with it: all that there are, until then.
+fn bound_cpus_to_throttle(spec: &mut SandboxSpec) {
+    let throttles = spec.monitors.iter().any(|rule| rule.action == MonitorAction::Throttle);
+    if throttles && spec.limits.cpus.is_none() {
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let millis = u64::try_from(cpus).unwrap_or(u64::MAX).saturating_mul(1000);
+        spec.limits.cpus = Some(CpuCount { millis });
+    }
+}
+
 /// Chooses the level; below no zygote where the one that was meant is gone, or cannot be entered.
 fn choose(launch: &mut LaunchSpec<'_>) -> Result<ChosenLevel, LifecycleError> {
     let chosen = ChosenLevel::prepare(&launch.spec, &launch.id);
@@ -439,11 +468,13 @@ impl SandboxSetup {
             has_door: false,
         };
         let tools = tools::start(order, &mut *sandbox, place)?;
+        let monitor = SandboxMonitor::of(plan, &spec.monitors, state);
         Ok(RunningSandbox {
             sandbox,
             gateway,
             tools,
             preload: None,
+            monitor,
         })
     }
 

@@ -10,8 +10,8 @@ use offleash_core::level::Level;
 use offleash_core::limits::{LimitName, Limits};
 use offleash_core::plan::Plan;
 use offleash_core::record::{
-    ChangeSummary, DenialRecord, LimitEffect, LimitHit, NetworkUse, Outcome, RECORD_VERSION, RunRecord, RunUsage,
-    ToolUse,
+    AlertRecord, ChangeSummary, DenialRecord, LimitEffect, LimitHit, NetworkUse, Outcome, RECORD_VERSION, RunRecord,
+    RunUsage, ToolUse,
 };
 use offleash_core::text::Text;
 use offleash_isolation::limits::LargestFile;
@@ -47,6 +47,7 @@ pub(super) struct RecordFacts<'a> {
     pub(super) changes: Option<ChangeSummary>,
     pub(super) network: Option<NetworkUse>,
     pub(super) tools: Vec<ToolUse>,
+    pub(super) alerts: Vec<AlertRecord>,
 }
 
 impl RecordFacts<'_> {
@@ -72,6 +73,7 @@ impl RecordFacts<'_> {
             changes: self.changes,
             network: self.network,
             tools: self.tools,
+            alerts: self.alerts,
             image: images::used(&ended.spec.root),
         }
     }
@@ -98,6 +100,7 @@ pub(super) fn of_run(
         mut last,
         network,
         tools,
+        alerts,
         ..
     } = executed;
     last.limits_hit.extend(told_by_code(&outcome, &plan.limits));
@@ -114,6 +117,7 @@ pub(super) fn of_run(
         changes,
         network,
         tools,
+        alerts,
     };
     facts.into_record(ended)
 }
@@ -131,6 +135,7 @@ impl ExecutedCommand<'_> {
         let last = &self.executed.last;
         match &self.executed.outcome.ending {
             Ending::Limit(hit) => limit_outcome(hit),
+            Ending::Rule(rule) => Outcome::EndedByRule { rule: rule.clone() },
             Ending::Interrupted { signal } => Outcome::Interrupted { signal: *signal },
             Ending::OutputClosed => signaled(SIGPIPE),
             // It ended before anybody looked.
@@ -192,8 +197,31 @@ fn hit_of_what_is_left(executed: &ExecutedRun) -> impl Iterator<Item = &LimitHit
     hits.filter(|hit| hit.effect == LimitEffect::Killed && hit.limit.is_of_what_is_left())
 }
 
+/// Why the changes of a run are not written back in mode `rw`; all of them are kept, as is told of any run.
+pub(super) fn why_held_back(executed: &ExecutedRun) -> Option<String> {
+    if let Ending::Rule(rule) = &executed.outcome.ending {
+        return Some(held_back_by(rule));
+    }
+    let limit = exceeded_by_changes(executed)?.name();
+    Some(format!(
+        "nothing was written back, since that is more than the limit of {limit} allows"
+    ))
+}
+
+/// The same where a rule of monitoring ended the sandbox: what it had done by then is what the rule is about.
+pub(super) fn held_back_by_rule(outcome: &Outcome) -> Option<String> {
+    match outcome {
+        Outcome::EndedByRule { rule } => Some(held_back_by(rule)),
+        _ => None,
+    }
+}
+
+fn held_back_by(rule: &str) -> String {
+    format!("nothing was written back, since rule `{rule}` of monitoring ended the sandbox")
+}
+
 /// The limit that the changes of a run exceed, if they do.
-pub(super) fn exceeded_by_changes(executed: &ExecutedRun) -> Option<LimitName> {
+fn exceeded_by_changes(executed: &ExecutedRun) -> Option<LimitName> {
     let by_end = match &executed.outcome.ending {
         Ending::Limit(hit) => Some(hit).filter(|hit| hit.limit.is_of_changes()),
         _ => None,
@@ -410,6 +438,7 @@ fn without_sandbox(request: &RunRequest, id: RunId, level: Level, outcome: Outco
         changes: None,
         network: None,
         tools: Vec::new(),
+        alerts: Vec::new(),
         image: images::used(&request.spec.root),
     }
 }

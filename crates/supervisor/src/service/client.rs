@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use offleash_core::approval::ApprovalAnswer;
 use offleash_core::exec::{ExecEnd, OutputStream};
 use offleash_core::spec::ProcessRef;
 use offleash_protocol::encode;
@@ -17,13 +18,13 @@ use tokio::time::{sleep, timeout};
 
 use super::error::SupervisorError;
 use super::message::{
-    Ended, ExitedProcess, Hello, INPUT_CHUNK, ProcessInfo, Refusals, Selector, StartExec, SupervisorReply,
+    Ended, ExitedProcess, FiredAlerts, Hello, INPUT_CHUNK, ProcessInfo, Refusals, Selector, StartExec, SupervisorReply,
     SupervisorRequest, SupervisorUsage, VERSION,
 };
 use super::order::SOCKET;
 use super::replies::Replies;
 use super::sandbox_use::SandboxUse;
-use crate::tools::ToolsClient;
+use crate::tools::{OpenApproval, ToolsClient};
 
 mod network;
 
@@ -193,6 +194,47 @@ impl SupervisorClient {
         let request = SupervisorRequest::Refusals { after };
         match self.ask(&request, AT_ONCE, "ask what was refused").await?.1 {
             SupervisorReply::Refusals(refusals) => Ok(refusals),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Which questions about connections wait for an answer.
+    ///
+    /// # Errors
+    /// `Gone`.
+    pub async fn approvals(&self) -> Result<Vec<OpenApproval>, SupervisorError> {
+        match self
+            .ask(&SupervisorRequest::Approvals, AT_ONCE, "ask what is asked")
+            .await?
+            .1
+        {
+            SupervisorReply::Approvals(open) => Ok(open),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Answers such a question; `false` where it is not open.
+    ///
+    /// # Errors
+    /// `Gone`.
+    pub async fn decide(&self, question: u64, answer: ApprovalAnswer) -> Result<bool, SupervisorError> {
+        let request = SupervisorRequest::Decide { question, answer };
+        match self.ask(&request, AT_ONCE, "answer a question").await {
+            Ok((_, SupervisorReply::Done)) => Ok(true),
+            Ok((_, other)) => Err(unexpected(other)),
+            Err(SupervisorError::NoProcess) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Which rules of monitoring fired that nobody is done with; those before `after` are done with.
+    ///
+    /// # Errors
+    /// `Gone`.
+    pub async fn alerts(&self, after: Option<u64>) -> Result<FiredAlerts, SupervisorError> {
+        let request = SupervisorRequest::Alerts { after };
+        match self.ask(&request, AT_ONCE, "ask which rules fired").await?.1 {
+            SupervisorReply::Alerts(fired) => Ok(fired),
             other => Err(unexpected(other)),
         }
     }

@@ -125,6 +125,7 @@ pub fn hold_local(
             denials: remains.denials,
             account: remains.network,
             tools: remains.tools,
+            alerts: remains.alerts,
         })
         .map(Some);
     });

@@ -10,15 +10,17 @@
 
 use std::collections::BTreeMap;
 
+use offleash_core::approval::ApprovalAnswer;
 use offleash_core::exec::{ExecEnd, OutputStream};
 use offleash_core::id::RunId;
 use offleash_core::level::Level;
-use offleash_core::record::{LimitHit, RunUsage};
+use offleash_core::record::{AlertRecord, LimitHit, RunUsage};
 use offleash_core::spec::ProcessRef;
 use offleash_protocol::Dialogue;
 use serde::{Deserialize, Serialize};
 
 use super::order::NetworkOrder;
+use crate::tools::OpenApproval;
 
 /// Version of these messages, in [`Hello`]: a client speaks with supervisors of its own version alone.
 pub const VERSION: u32 = 1;
@@ -113,6 +115,21 @@ pub enum SupervisorRequest {
     },
     /// What was reached; [`SupervisorReply::Reached`].
     Reached,
+    /// Which questions wait for an answer; [`SupervisorReply::Approvals`].
+    Approvals,
+    /// To answer a question; [`SupervisorReply::Done`], or [`SupervisorFailure::NoProcess`] where it is not open.
+    Decide {
+        /// Its number.
+        question: u64,
+        /// The answer.
+        answer: ApprovalAnswer,
+    },
+    /// Which rules of monitoring fired after there were so many firings, of which whoever asks is done with those before;
+    /// [`SupervisorReply::Alerts`].
+    Alerts {
+        /// So many; those that nobody is done with yet when absent.
+        after: Option<u64>,
+    },
 }
 
 impl Dialogue for SupervisorRequest {
@@ -176,6 +193,10 @@ pub enum SupervisorReply {
     Refusals(Refusals),
     /// What was reached.
     Reached(Reached),
+    /// Rules that fired.
+    Alerts(FiredAlerts),
+    /// Questions that wait.
+    Approvals(Vec<OpenApproval>),
 }
 
 impl Dialogue for SupervisorReply {
@@ -327,6 +348,17 @@ pub struct ReachedPlace {
     pub last_ms: i64,
 }
 
+/// Rules of monitoring that fired.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FiredAlerts {
+    /// How many there were since the sandbox was made, these included.
+    pub count: u64,
+    /// The oldest first.
+    pub alerts: Vec<AlertRecord>,
+    /// Whether the sandbox is paused because of one.
+    pub paused: bool,
+}
+
 /// What a sandbox uses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SupervisorUsage {
@@ -348,6 +380,8 @@ pub struct SupervisorUsage {
     pub disk_bytes: u64,
     /// What they may take, in bytes; zero without a limit.
     pub disk_limit_bytes: u64,
+    /// How many rules of monitoring fired of which nobody has heard yet.
+    pub untold_alerts: u64,
 }
 
 /// How a sandbox ended.
@@ -363,6 +397,8 @@ pub struct Ended {
     pub limits_hit: Vec<LimitHit>,
     /// Whether the kernel killed something for want of memory.
     pub out_of_memory: bool,
+    /// Rules of monitoring that fired of which nobody has heard.
+    pub untold_alerts: Vec<AlertRecord>,
 }
 
 /// Why a sandbox ended.
@@ -372,6 +408,8 @@ pub enum EndReason {
     Killed,
     /// A limit was exceeded.
     Limit(LimitHit),
+    /// A rule of monitoring ended it; its name.
+    Rule(String),
     /// Its first process ended, which it does not by itself.
     Lost,
     /// A call on the host failed.

@@ -9,6 +9,7 @@ use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::id::RunId;
 use offleash_core::level::{DegradeMode, Level, LevelChoice};
 use offleash_core::limits::Limits;
+use offleash_core::monitor::MonitorRule;
 use offleash_core::network::host_pattern::HostPattern;
 use offleash_core::network::secret::{
     NamedSecret, PlaceError, Placeholder, SecretPlace, SecretSource, SecretSpec, SecretValue, ValueError,
@@ -84,6 +85,8 @@ pub struct SupervisorOrder {
     pub longest_hold_ms: Option<u64>,
     /// The tools that it has.
     pub tools: Option<SandboxToolsOrder>,
+    /// Rules of monitoring: those that change built-in ones, and others.
+    pub monitors: Vec<MonitorRule>,
 }
 
 /// The tools of a sandbox.
@@ -157,6 +160,11 @@ pub struct NetworkOrder {
     pub allow: Vec<String>,
     /// Rules that deny.
     pub deny: Vec<String>,
+    /// Rules that ask.
+    pub ask: Vec<String>,
+    /// When a question about a connection counts as denied, milliseconds; a minute if absent. Of rules that replace others it
+    /// is that of before.
+    pub ask_timeout_ms: Option<u64>,
     /// Headers that are set in requests over TLS.
     pub headers: Vec<HeaderOrder>,
     /// How names are resolved, and through what everything is reached.
@@ -365,7 +373,15 @@ impl NetworkOrder {
             ..NetworkSpec::default()
         };
         spec.policy.public_only = !self.named_by_owner;
-        for (verdict, texts) in [(RuleVerdict::Allow, &self.allow), (RuleVerdict::Deny, &self.deny)] {
+        // Of no use where nothing is asked.
+        let timeout = self.ask_timeout_ms.filter(|_| !self.ask.is_empty());
+        spec.asks.timeout = timeout.map(Duration::from_millis);
+        let rules = [
+            (RuleVerdict::Allow, &self.allow),
+            (RuleVerdict::Deny, &self.deny),
+            (RuleVerdict::Ask, &self.ask),
+        ];
+        for (verdict, texts) in rules {
             for text in texts {
                 spec.policy.rules.push(NetworkRule::parse(verdict, text)?);
             }
@@ -444,6 +460,7 @@ impl SupervisorOrder {
             volumes: self.volumes.clone(),
             tools: self.tools.iter().flat_map(|order| order.tools.clone()).collect(),
             tool_grants: self.tools.as_ref().map(|order| order.grants.clone()),
+            monitors: self.monitors.clone(),
             root: match &self.template {
                 // The layer is the supervisor's, and goes with the sandbox.
                 Template::Base => RootChoice::Base {
@@ -542,6 +559,7 @@ mod tests {
                 ledger: Text(b"/l".to_vec()),
                 env: vec![(Text(b"A".to_vec()), Text(b"b".to_vec()))],
             }),
+            monitors: offleash_core::monitor::effective_rules(&[]),
         }
     }
 

@@ -11,6 +11,7 @@ impl Ended {
         Some(match &self.reason {
             EndReason::Killed => return None,
             EndReason::Limit(hit) => exceeded(hit),
+            EndReason::Rule(rule) => format!("rule `{rule}` of monitoring ended it"),
             // The kernel may have ended its first process before anybody counted.
             EndReason::Lost => match self.deadly_limit() {
                 Some(hit) => exceeded(hit),
@@ -52,6 +53,7 @@ mod tests {
             usage: RunUsage::default(),
             limits_hit,
             out_of_memory,
+            untold_alerts: Vec::new(),
         };
         let why = |ended: Ended| ended.why();
         let words = Some("it exceeded the limit `memory` of 64M".to_owned());

@@ -9,9 +9,11 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
+use offleash_core::approval::{ApprovalAnswer, ApprovalQuestion};
 use offleash_core::exec::ExecEvent;
 use offleash_core::log_level::LogLevel;
-use offleash_core::record::{DenialRecord, LimitEffect, LimitHit, ToolUse};
+use offleash_core::monitor::MonitorAction;
+use offleash_core::record::{AlertRecord, DenialRecord, LimitEffect, LimitHit, ToolUse};
 use offleash_core::spec::ZygoteRole;
 use offleash_gateway::{Account, Gateway};
 use offleash_isolation::error::IsolationError;
@@ -79,6 +81,8 @@ pub(super) struct EndRemains {
     pub(super) network: Option<Account>,
     /// How often each of its tools was called.
     pub(super) tools: Vec<ToolUse>,
+    /// Rules of monitoring that fired.
+    pub(super) alerts: Vec<AlertRecord>,
 }
 
 /// What the sandbox may use, as it is told.
@@ -101,6 +105,12 @@ pub(super) struct SocketClients {
     executions: Executions,
     limits_hit: Vec<LimitHit>,
     refusals: RecentRefusals,
+    /// The question about a connection that waits for an answer, and until when.
+    asked: Option<(ApprovalQuestion, Instant)>,
+    /// How many firings of rules of monitoring somebody has heard of.
+    told_alerts: u64,
+    /// Whether it is paused because of one.
+    paused_by_rule: bool,
     /// Since when it is paused.
     paused_since: Option<Instant>,
     /// Who has it held still.
@@ -140,6 +150,35 @@ impl SandboxClient for SocketClients {
 
     fn tool_noted(&mut self, line: String) {
         self.service.log.note(LogLevel::Info, &line);
+    }
+
+    fn alert(&mut self, _held: &mut LoopSandbox<'_>, alert: &AlertRecord) {
+        let level = match alert.action {
+            MonitorAction::Log => LogLevel::Info,
+            _ => LogLevel::Warn,
+        };
+        self.service.log.note(level, &alert.line());
+    }
+
+    fn pause_by_rule(&mut self, held: &mut LoopSandbox<'_>) -> Result<(), String> {
+        self.stop(held).map_err(|error| with_causes(&error))?;
+        self.paused_by_rule = true;
+        Ok(())
+    }
+
+    fn ask(&mut self, question: ApprovalQuestion) -> Option<ApprovalAnswer> {
+        let line = format!("approval n{} is asked for: {}", question.id, question.about);
+        self.service.log.note(LogLevel::Info, &line);
+        let until = Instant::now() + question.timeout;
+        self.asked = Some((question, until));
+        None
+    }
+
+    fn withdraw(&mut self) {
+        if let Some((question, _)) = self.asked.take() {
+            let line = format!("approval n{} was not given in time, or is needed no more", question.id);
+            self.service.log.note(LogLevel::Info, &line);
+        }
     }
 
     fn network_lost(&mut self, line: String) {
@@ -212,6 +251,9 @@ impl SocketClients {
             executions: Executions::default(),
             limits_hit: Vec::new(),
             refusals: RecentRefusals::default(),
+            asked: None,
+            told_alerts: 0,
+            paused_by_rule: false,
             paused_since: None,
             hold: None,
             looks: Instant::now() + LOOK_EVERY,
@@ -372,6 +414,7 @@ impl SocketClients {
             mut sandbox,
             gateway,
             tools,
+            mut monitor,
             ..
         } = running;
         // What kept it from ending in good order is the kernel's, and of no use to clients.
@@ -393,12 +436,14 @@ impl SocketClients {
             limits_hit.append(&mut account.limits_hit);
         }
         limits_hit.extend(last.limits_hit);
+        let told = usize::try_from(self.told_alerts).unwrap_or(usize::MAX);
         let ended = Ended {
             reason,
             at: rfc3339_now(),
             usage: last.usage,
             limits_hit,
             out_of_memory: last.out_of_memory,
+            untold_alerts: monitor.alerts().get(told..).unwrap_or_default().to_vec(),
         };
         let denials = last.denials;
         let tools = tools.map(ToolsProcess::finish).unwrap_or_default();
@@ -408,6 +453,7 @@ impl SocketClients {
                 denials,
                 network,
                 tools,
+                alerts: monitor.take_alerts(),
             },
         )
     }
@@ -463,6 +509,7 @@ fn reason(ending: Ending) -> EndReason {
     match ending {
         Ending::Limit(hit) => EndReason::Limit(hit),
         Ending::Killed => EndReason::Killed,
+        Ending::Rule(rule) => EndReason::Rule(rule),
         // The others are those of a run.
         Ending::Lost | Ending::Command(_) | Ending::Interrupted { .. } | Ending::OutputClosed | Ending::ClientDone => {
             EndReason::Lost

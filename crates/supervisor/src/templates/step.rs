@@ -120,6 +120,7 @@ impl StepSandbox<'_> {
                 limit.name(),
                 limit.row().show(*value)
             ),
+            Outcome::EndedByRule { rule } => format!("ended by rule `{rule}` of monitoring"),
             Outcome::OutOfMemory { limit } => format!("out of memory (limit {})", Bytes(*limit)),
             Outcome::CommandNotFound { .. } => {
                 let program = step.argv.first().map(Text::from);

@@ -105,6 +105,21 @@ pub struct OpenApproval {
     pub about: ApprovalSubject,
     /// How long it waits still, milliseconds.
     pub left_ms: u64,
+    /// The rule that asks, where one does.
+    pub rule: Option<String>,
+}
+
+impl OpenApproval {
+    /// `question`, which waits until then.
+    pub(crate) fn of(question: &ApprovalQuestion, until: std::time::Instant) -> Self {
+        let left = until.saturating_duration_since(std::time::Instant::now());
+        Self {
+            id: question.id,
+            about: question.about.clone(),
+            left_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
+            rule: question.rule.clone(),
+        }
+    }
 }
 
 /// What connections share.
@@ -206,11 +221,7 @@ impl DoorState {
 
     fn approvals(&self) -> Vec<OpenApproval> {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let one = |(question, until): &(ApprovalQuestion, Instant)| OpenApproval {
-            id: question.id,
-            about: question.about.clone(),
-            left_ms: u64::try_from(until.saturating_duration_since(Instant::now()).as_millis()).unwrap_or(u64::MAX),
-        };
+        let one = |(question, until): &(ApprovalQuestion, Instant)| OpenApproval::of(question, until.into_std());
         open.iter().map(one).collect()
     }
 

@@ -264,6 +264,19 @@ impl ControlGroup {
         self.remove()
     }
 
+    /// Bounds the CPUs of a group that was made with such a limit, in thousandths of one.
+    ///
+    /// # Errors
+    /// `Unavailable` where it was made without, `Io` when the kernel refuses.
+    pub fn set_cpus(&self, millis: u64) -> Result<(), CgroupError> {
+        let controller = Controller::Cpu;
+        let reason = super::ControllerProblem::NotMounted;
+        let part = self
+            .part(controller)
+            .ok_or(CgroupError::Unavailable { controller, reason })?;
+        super::limits::write_cpus(&part.directory, part.version, millis)
+    }
+
     pub(super) fn part(&self, controller: Controller) -> Option<&GroupPart> {
         self.parts.iter().find(|part| part.controllers.contains(&controller))
     }

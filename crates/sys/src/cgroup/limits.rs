@@ -78,14 +78,19 @@ pub(super) fn write(
         note("pids", "pids");
     }
     if let (Some(millis), true) = (limits.cpus_millis, controllers.contains(&Controller::Cpu)) {
-        let quota_us = millis.saturating_mul(CPU_PERIOD_US / 1000);
-        match version {
-            HierarchyVersion::V1 => cpu_v1(group, quota_us)?,
-            HierarchyVersion::V2 => group.write("cpu.max", &format!("{quota_us} {CPU_PERIOD_US}"))?,
-        }
+        write_cpus(group, version, millis)?;
         note("cpus", "cpu");
     }
     Ok(())
+}
+
+/// Bounds the CPUs of a group that has the controller, in thousandths of one.
+pub(super) fn write_cpus(group: &GroupDirectory, version: HierarchyVersion, millis: u64) -> Result<(), CgroupError> {
+    let quota_us = millis.saturating_mul(CPU_PERIOD_US / 1000);
+    match version {
+        HierarchyVersion::V1 => cpu_v1(group, quota_us),
+        HierarchyVersion::V2 => group.write("cpu.max", &format!("{quota_us} {CPU_PERIOD_US}")),
+    }
 }
 
 fn memory_v2(

@@ -64,6 +64,16 @@ impl ControlGroup {
         Ok(now)
     }
 
+    /// Bytes of memory that are in use now, swap not included; `None` where they are not counted.
+    pub fn memory_bytes(&self) -> Option<u64> {
+        let part = self.part(Controller::Memory)?;
+        let file = match part.version {
+            HierarchyVersion::V1 => "memory.usage_in_bytes",
+            HierarchyVersion::V2 => "memory.current",
+        };
+        part.directory.read_number(file).ok()
+    }
+
     /// Processes and threads that there are now; `None` where they are not counted.
     pub fn pids(&self) -> Option<u64> {
         self.part(Controller::Pids)?.directory.read_number("pids.current").ok()

@@ -1,6 +1,6 @@
 //! Scripts of other languages: interpreters that were compiled before, each run in an instance of its own.
 //!
-//! An interpreter is WebAssembly that this build has ([`crate::interpreters`]). The supervisor hands its compiled file over; the
+//! An interpreter is WebAssembly that this build has (`interpreters`). The supervisor hands its compiled file over; the
 //! first script of a worker loads it, and each one begins with a private copy of its memory.
 
 mod archive;

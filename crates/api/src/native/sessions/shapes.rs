@@ -102,7 +102,7 @@ pub(crate) struct ContextBody {
 }
 
 /// The size of a window, pixels.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Viewport")]
 pub(crate) struct ViewportBody {
@@ -117,6 +117,14 @@ impl ViewportBody {
         let viewport = Viewport::new(self.width, self.height);
         viewport.map_err(|error| ApiRefusal::bad_request(format!("viewport: {error}")))
     }
+}
+
+/// The size of a session's windows, pixels.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "SessionViewport")]
+pub(crate) struct ViewportAnswer {
+    width: u16,
+    height: u16,
 }
 
 /// A session.
@@ -153,7 +161,7 @@ pub(crate) struct SessionAnswer {
     user_metadata: BTreeMap<String, String>,
     /// The size of its windows.
     #[serde(skip_serializing_if = "Option::is_none")]
-    viewport: Option<ViewportBody>,
+    viewport: Option<ViewportAnswer>,
     /// What the browser calls itself, if that was said.
     #[serde(skip_serializing_if = "Option::is_none")]
     user_agent: Option<String>,
@@ -190,7 +198,7 @@ impl SessionAnswer {
             persist: view.persist,
             keep_alive: true,
             user_metadata: view.metadata,
-            viewport: options.viewport.map(|viewport| ViewportBody {
+            viewport: options.viewport.map(|viewport| ViewportAnswer {
                 width: viewport.width(),
                 height: viewport.height(),
             }),

@@ -155,6 +155,18 @@ tables! {
         /// What snapshots of one key and checkpoints of its sandboxes take on disk together, MiB; what they share counts each time.
         max_mib: u64 = "`102400`",
     }
+    "monitoring" MonitoringKeys {
+        /// Policy file whose `[[monitor]]` tables are rules for every sandbox, beside the built-in ones.
+        policy: PathBuf = "none",
+    }
+    "webhooks" WebhookKeys {
+        /// Addresses that are told of what happens to sandboxes: `https://…`, or `http://` on this machine.
+        urls: Vec<String> = "`[]`",
+        /// Where the secret is that messages are signed with, of 16 bytes or more: `env:VARIABLE` or `file:PATH`.
+        secret: String = "none",
+        /// Of which types of messages they are told.
+        types: Vec<String> = "all",
+    }
     "lifecycle" LifecycleKeys {
         /// After how long a sandbox sleeps that nobody uses, seconds; 0 is never. Its creator may say otherwise.
         idle_seconds: u64 = "`0`",
@@ -253,6 +265,8 @@ pub(super) struct Tables {
     pub(super) pool: Pool,
     pub(super) zygotes: Zygotes,
     pub(super) snapshots: Snapshots,
+    pub(super) monitoring: MonitoringKeys,
+    pub(super) webhooks: WebhookKeys,
     pub(super) lifecycle: LifecycleKeys,
     pub(super) templates: Templates,
     pub(super) images: Images,
@@ -274,6 +288,8 @@ impl Tables {
         let pool = table(rest, "pool")?;
         let zygotes = table(rest, "zygotes")?;
         let snapshots = table(rest, "snapshots")?;
+        let monitoring = table(rest, "monitoring")?;
+        let webhooks = table(rest, "webhooks")?;
         let lifecycle = table(rest, "lifecycle")?;
         let templates = table(rest, "templates")?;
         let images = table(rest, "images")?;
@@ -289,6 +305,8 @@ impl Tables {
             pool,
             zygotes,
             snapshots,
+            monitoring,
+            webhooks,
             lifecycle,
             templates,
             images,

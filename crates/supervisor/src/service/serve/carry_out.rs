@@ -88,6 +88,9 @@ impl SocketClients {
             SupervisorRequest::Authority => return self.authority(held, client),
             SupervisorRequest::Hold => return self.hold_still(held, client),
             SupervisorRequest::Ends => self.ends(client),
+            SupervisorRequest::Approvals => self.approvals(client),
+            SupervisorRequest::Decide { question, answer } => return self.decide(held, client, question, answer),
+            SupervisorRequest::Alerts { after } => self.alerts(held, client, after),
             SupervisorRequest::NoteEnd { tag, note } => return self.note_end(client, &tag, note),
             SupervisorRequest::Refusals { after } => {
                 // What a command met that has ended was told before that.

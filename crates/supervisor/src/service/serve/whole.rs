@@ -4,8 +4,11 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Instant;
 
+use offleash_core::approval::ApprovalAnswer;
+use offleash_core::log_level::LogLevel;
 use offleash_core::network::upstream_proxy::ProxySource;
 use offleash_gateway::{Gateway, Reach};
+use offleash_isolation::error::IsolationError;
 use offleash_isolation::sandbox::UsageMeasure;
 use offleash_sys::socket;
 
@@ -15,30 +18,83 @@ use crate::lifecycle::way_out;
 use crate::sandbox_loop::LoopSandbox;
 use crate::service::connection::frame;
 use crate::service::executions::Client;
-use crate::service::message::{SupervisorFailure, SupervisorReply, SupervisorUsage};
+use crate::service::message::{FiredAlerts, SupervisorFailure, SupervisorReply, SupervisorUsage};
 use crate::service::order::NetworkOrder;
+use crate::tools::OpenApproval;
 use offleash_core::error::with_causes;
 
 impl SocketClients {
     pub(super) fn pause(&mut self, held: &mut LoopSandbox<'_>, client: Client) -> Outcome {
-        if self.paused_since.is_none() {
-            if let Some(gateway) = held.gateway {
-                gateway.close();
-            }
-            if let Err(error) = held.sandbox.pause() {
-                held.gateway.iter().for_each(|gateway| gateway.open());
-                return Err(failed(error));
-            }
-            self.paused_since = Some(Instant::now());
-        }
+        self.stop(held).map_err(failed)?;
+        // Whoever asks knows of it from now on.
+        self.paused_by_rule = false;
         self.answer(client, &SupervisorReply::Done);
         Ok(())
+    }
+
+    /// Stops everything in it, unless that is so.
+    pub(super) fn stop(&mut self, held: &mut LoopSandbox<'_>) -> Result<(), IsolationError> {
+        if self.paused_since.is_some() {
+            return Ok(());
+        }
+        if let Some(gateway) = held.gateway {
+            gateway.close();
+        }
+        if let Err(error) = held.sandbox.pause() {
+            held.gateway.iter().for_each(|gateway| gateway.open());
+            return Err(error);
+        }
+        self.paused_since = Some(Instant::now());
+        Ok(())
+    }
+
+    /// The question about a connection that waits.
+    pub(super) fn approvals(&mut self, client: Client) {
+        let open = self.asked.iter();
+        let open = open
+            .map(|(question, until)| OpenApproval::of(question, *until))
+            .collect();
+        self.answer(client, &SupervisorReply::Approvals(open));
+    }
+
+    /// Answers it; in the audit log, too.
+    pub(super) fn decide(
+        &mut self,
+        held: &mut LoopSandbox<'_>,
+        client: Client,
+        number: u64,
+        answer: ApprovalAnswer,
+    ) -> Outcome {
+        let Some((question, _)) = self.asked.take_if(|(question, _)| question.id == number) else {
+            return Err(SupervisorFailure::NoProcess);
+        };
+        held.answer(number, answer);
+        let line = format!("approval n{number}: {answer}");
+        self.service.log.note(LogLevel::Info, &line);
+        held.monitor.note_decision(&question, answer);
+        self.answer(client, &SupervisorReply::Done);
+        Ok(())
+    }
+
+    /// Rules of monitoring that fired; those before `after` were told, and what they ask for was done.
+    pub(super) fn alerts(&mut self, held: &LoopSandbox<'_>, client: Client, after: Option<u64>) {
+        let all = held.monitor.alerts();
+        let count = u64::try_from(all.len()).unwrap_or(u64::MAX);
+        self.told_alerts = after.unwrap_or(self.told_alerts).clamp(self.told_alerts, count);
+        let told = usize::try_from(self.told_alerts).unwrap_or(usize::MAX);
+        let alerts = FiredAlerts {
+            count,
+            alerts: all.get(told..).unwrap_or_default().to_vec(),
+            paused: self.paused_by_rule,
+        };
+        self.answer(client, &SupervisorReply::Alerts(alerts));
     }
 
     pub(super) fn resume(&mut self, held: &mut LoopSandbox<'_>, client: Client) -> Outcome {
         if let Some(since) = self.paused_since {
             held.sandbox.resume().map_err(failed)?;
             self.paused_since = None;
+            self.paused_by_rule = false;
             self.executions.postpone(since.elapsed());
             held.gateway.iter().for_each(|gateway| gateway.open());
         }
@@ -128,6 +184,9 @@ impl SocketClients {
             pids,
             disk_bytes,
             disk_limit_bytes: bounds.disk_bytes,
+            untold_alerts: u64::try_from(held.monitor.alerts().len())
+                .unwrap_or(u64::MAX)
+                .saturating_sub(self.told_alerts),
         };
         self.answer(client, &SupervisorReply::Usage(usage));
     }

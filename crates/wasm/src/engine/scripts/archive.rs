@@ -10,7 +10,7 @@ use offleash_simulated::engine::{
 };
 use rustix::io::Errno;
 
-use crate::interpreters::{PYTHON_LIBRARY, PYTHON_LIBRARY_PATH};
+use crate::artifacts::{PYTHON_LIBRARY, PYTHON_LIBRARY_PATH};
 
 /// How much of it is given at once: it is read here and there.
 const PIECE: usize = 64 * 1024;

@@ -66,7 +66,7 @@ pub(super) fn host_object(engine: &QuickJs, store: &mut Store<CommandState>) -> 
         let function = engine.new_host_function(&mut *store, name)?;
         engine.set_property(&mut *store, object, name, function)?;
     }
-    let version = engine.new_string(&mut *store, crate::interpreters::JAVASCRIPT_VERSION.as_bytes())?;
+    let version = engine.new_string(&mut *store, crate::artifacts::JAVASCRIPT_VERSION.as_bytes())?;
     engine.set_property(&mut *store, object, "version", version)?;
     Ok(object)
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use offleash_core::text::Text;
 use rustix::io::Errno;
 
-use super::{ChangeKind, LayerChange, LayerTrees, renaming};
+use crate::change::{ChangeError, ChangeKind, LayerChange, LayerTrees, take_out};
 use crate::content::same_contents;
 use crate::failure::{FailedCall, FileError};
 use crate::node::{NodeKind, TreeNode};
@@ -131,8 +131,8 @@ pub fn layered_patch(stacks: &[LayerStack], path: &Path) -> Result<Option<Change
         copied_up: false,
     };
     let patch = unified(&trees, &change).map_err(|error| match error {
-        super::ChangeError::File { source, .. } => source,
-        super::ChangeError::Incomplete { path } => FileError::new("comparing", path, Errno::OPNOTSUPP),
+        ChangeError::File { source, .. } => source,
+        ChangeError::Incomplete { path } => FileError::new("comparing", path, Errno::OPNOTSUPP),
     });
     patch.map(Some)
 }
@@ -278,7 +278,7 @@ impl LayeredWalk<'_> {
         let upper = self.stack.upper.readable(directory)?;
         let mut names = names_in(&upper)?;
         // What is being renamed at this moment.
-        let _gone = renaming::take_out(directory, &upper, &mut names)?;
+        let _gone = take_out(directory, &upper, &mut names)?;
         Ok(names)
     }
 

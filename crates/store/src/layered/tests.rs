@@ -49,7 +49,7 @@ fn changes_are_told_against_whichever_layer_has_what_was_there_before() {
     write(at("template/etc/b"), "of the template");
     whiteout(at("template/hidden"));
     write(at("template/of/new"), "x");
-    opaque(&at("template/of"));
+    opaque(at("template/of"));
     fs::create_dir_all(at("upper/etc")).unwrap();
     write(at("upper/etc/a"), "new");
     write(at("upper/etc/b"), "of the template");
@@ -62,7 +62,7 @@ fn changes_are_told_against_whichever_layer_has_what_was_there_before() {
     whiteout(at("upper/gone"));
     whiteout(at("upper/nothing"));
     write(at("upper/dir/x"), "new");
-    opaque(&at("upper/dir"));
+    opaque(at("upper/dir"));
     symlink("etc/a", at("upper/link")).unwrap();
     assert_eq!(
         told(&[stack]),

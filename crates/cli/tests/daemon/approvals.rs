@@ -1,0 +1,105 @@
+//! Questions about connections in sandboxes of a daemon: they wait for whoever may answer, and nobody's answer denies.
+
+use std::time::{Duration, Instant};
+
+use offleash_core::approval::{ApprovalAnswer, ApprovalSubject};
+use offleash_daemon::{ApprovalView, Caller, Daemon, DaemonError};
+
+use super::world::{World, create_with, output, test, within};
+
+/// Connects, and says how that ended.
+const CONNECT: &str =
+    "exec 2>/dev/null; bash -c 'exec 3<>/dev/tcp/asked.example/443 && cat <&3' && echo ended || echo refused";
+
+async fn question(daemon: &Daemon, caller: &Caller) -> ApprovalView {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(open) = within(daemon.approvals(caller)).await.unwrap().pop() {
+            return open;
+        }
+        assert!(Instant::now() < deadline, "nobody is asked");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[test]
+fn a_connection_waits_for_an_answer_which_is_logged() {
+    test(async {
+        let world = World::new();
+        let daemon = world.daemon().await;
+        let me = Caller::local();
+        let made = create_with(&daemon, |request| {
+            request.network.ask_out = vec!["asked.example:443".to_owned()]
+        })
+        .await;
+        let supervisor = daemon.supervisor(&made.id).await.unwrap();
+        let connecting = tokio::spawn(async move { output(&supervisor, CONNECT).await });
+        let open = question(&daemon, &me).await;
+        assert!(open.id.starts_with(&format!("{}-n", made.id)), "{open:?}");
+        assert!(
+            matches!(&open.about, ApprovalSubject::Connection { host, port: 443, .. } if host.to_string() == "asked.example"),
+            "{open:?}"
+        );
+        assert!(
+            open.rule.as_deref().is_some_and(|rule| rule.contains("asked.example")),
+            "{open:?}"
+        );
+        assert!(!connecting.is_finished());
+        let other = format!("{}-n{}", made.id, u64::MAX);
+        for unknown in [&other, "i-n1", "n1", &open.id.replace("-n", "-")] {
+            let answered = within(daemon.decide(&me, unknown, ApprovalAnswer::Once)).await;
+            assert!(
+                matches!(answered, Err(DaemonError::UnknownApproval { .. })),
+                "{unknown}: {answered:?}"
+            );
+        }
+        within(daemon.decide(&me, &open.id, ApprovalAnswer::Denied))
+            .await
+            .unwrap();
+        assert_eq!(within(connecting).await.unwrap(), "refused\n");
+        let again = within(daemon.decide(&me, &open.id, ApprovalAnswer::Once)).await;
+        assert!(matches!(again, Err(DaemonError::UnknownApproval { .. })), "{again:?}");
+        // It is denied for the sandbox's life, and nobody is asked again.
+        let supervisor = daemon.supervisor(&made.id).await.unwrap();
+        assert_eq!(output(&supervisor, CONNECT).await, "refused\n");
+        let audit = world.site.succeed(["audit", "show"]);
+        assert!(
+            audit.contains("approval_decided") && audit.contains("asked.example:443"),
+            "{audit}"
+        );
+        within(daemon.kill(&me, &made.id)).await.unwrap();
+        world.emptied().await;
+    });
+}
+
+#[test]
+fn nobody_who_answers_in_time_denies() {
+    test(async {
+        let world = World::new();
+        let daemon = world
+            .daemon_with(|config| config.tools.ask_timeout = Duration::from_millis(300))
+            .await;
+        let me = Caller::local();
+        let made = create_with(&daemon, |request| {
+            request.network.ask_out = vec!["asked.example".to_owned()]
+        })
+        .await;
+        let supervisor = daemon.supervisor(&made.id).await.unwrap();
+        assert_eq!(output(&supervisor, CONNECT).await, "refused\n");
+        assert!(within(daemon.approvals(&me)).await.unwrap().is_empty());
+        within(daemon.kill(&me, &made.id)).await.unwrap();
+        world.emptied().await;
+    });
+}
+
+#[test]
+fn what_is_no_host_is_not_asked_about() {
+    test(async {
+        let world = World::new();
+        let daemon = world.daemon().await;
+        let mut request = offleash_daemon::CreateRequest::default();
+        request.network.ask_out = vec!["*".to_owned()];
+        let refused = within(daemon.create(&Caller::local(), request)).await;
+        assert!(matches!(refused, Err(DaemonError::Invalid { .. })), "{refused:?}");
+    });
+}

@@ -1,0 +1,114 @@
+//! What a message says. Its fields are those of E2B's webhooks, where they have one for it.
+
+use offleash_core::approval::ApprovalSubject;
+use offleash_store::rfc3339;
+use offleash_supervisor::clock::{from_ms, now_ms};
+use serde_json::{Value, json};
+
+use crate::approvals::ApprovalView;
+use crate::history::{alert_in, reason_in};
+use crate::random;
+use crate::registry::{EventKind, EventRow, SandboxRow};
+use crate::template_names;
+
+/// A message, as it is sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct WebhookMessage {
+    /// Its type, one of [`TYPES`](crate::webhook_config::TYPES).
+    pub(super) kind: &'static str,
+    /// Its id, which is the same each time it is sent.
+    pub(super) id: String,
+    /// The body, JSON.
+    pub(super) body: Vec<u8>,
+}
+
+impl WebhookMessage {
+    /// That something happened to a sandbox.
+    pub(super) fn of_event(event: &EventRow) -> Self {
+        let (kind, label) = type_of(event.kind);
+        let mut data = json!({ "kind": event.kind.as_str(), "reason": reason_in(event.detail.as_deref()) });
+        if let Some(alert) = alert_in(event.detail.as_deref()) {
+            data["alert"] = json!(alert);
+        }
+        let about = About {
+            sandbox: &event.sandbox,
+            name: event.name.as_deref(),
+            template: &event.template,
+            key: event.key_id.as_deref(),
+            at_ms: event.at_ms,
+        };
+        about.message(kind, label, &data)
+    }
+
+    /// That a question waits for a person.
+    pub(super) fn of_question(row: &SandboxRow, question: &ApprovalView) -> Self {
+        let about = match &question.about {
+            ApprovalSubject::Connection { host, port, .. } => json!({ "host": host.to_string(), "port": port }),
+            ApprovalSubject::ToolCall { tool, parameters } => {
+                let parameters: Value = serde_json::from_str(parameters).unwrap_or_default();
+                json!({ "tool": tool, "parameters": parameters })
+            }
+        };
+        let left_ms = u64::try_from(question.left.as_millis()).unwrap_or(u64::MAX);
+        let data = json!({ "approval": question.id, "about": about, "rule": question.rule, "left_ms": left_ms });
+        let about = About {
+            sandbox: &row.id,
+            name: row.metadata.get(crate::request::NAME_LABEL).map(String::as_str),
+            template: &row.template,
+            key: row.key_id.as_deref(),
+            at_ms: now_ms(),
+        };
+        about.message("sandbox.approval.requested", "approval", &data)
+    }
+}
+
+/// What a message is about.
+struct About<'a> {
+    sandbox: &'a str,
+    name: Option<&'a str>,
+    template: &'a str,
+    key: Option<&'a str>,
+    at_ms: i64,
+}
+
+impl About<'_> {
+    fn message(&self, kind: &'static str, label: &str, data: &Value) -> WebhookMessage {
+        let id = random::sandbox_id().map_or_else(|_| self.sandbox.to_owned(), |id| id.as_str().to_owned());
+        let category = if kind.starts_with("sandbox.lifecycle.") {
+            "lifecycle"
+        } else {
+            label
+        };
+        let body = json!({
+            "id": id,
+            "version": "v1",
+            "type": kind,
+            "timestamp": rfc3339(from_ms(self.at_ms)),
+            "event_category": category,
+            "event_label": label,
+            "event_data": data,
+            "sandbox_id": self.sandbox,
+            "sandbox_name": self.name,
+            "sandbox_template_id": template_names::shown(self.template),
+            "key_id": self.key,
+        });
+        WebhookMessage {
+            kind,
+            id,
+            body: body.to_string().into_bytes(),
+        }
+    }
+}
+
+/// The type and the label of an event; one that ended by itself is killed to E2B, too.
+fn type_of(kind: EventKind) -> (&'static str, &'static str) {
+    match kind {
+        EventKind::Created => ("sandbox.lifecycle.created", "create"),
+        EventKind::Updated => ("sandbox.lifecycle.updated", "update"),
+        EventKind::Paused => ("sandbox.lifecycle.paused", "pause"),
+        EventKind::Resumed => ("sandbox.lifecycle.resumed", "resume"),
+        EventKind::TimedOut => ("sandbox.lifecycle.timed_out", "timeout"),
+        EventKind::Killed | EventKind::Died => ("sandbox.lifecycle.killed", "kill"),
+        EventKind::Alert => ("sandbox.alert", "alert"),
+    }
+}
