@@ -436,7 +436,7 @@ fn tmp_size(site: &Site, column: Column, flags: &[&str]) {
     assert_eq!(hit.is_some_and(|hit| hit["value"] == 1 << 20), is_told, "{record}");
     let errors = record["stderr"]["data"].as_str().unwrap();
     let words = match column {
-        Column::Simulated => "",
+        Column::Simulated => "filesystem full",
         _ => "No space left",
     };
     assert!(errors.contains(words), "{record}");
