@@ -2,8 +2,8 @@
 //!
 //! Deliberately not here: which session writes to one, and what is in a profile.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::archive::ArchiveKey;
 use crate::bounds::{MAX_CONTEXTS, MAX_PROFILE};
+use crate::files::read;
 
 const KEY: &str = "key";
 const RECORD_END: &str = ".json";
@@ -235,16 +236,6 @@ fn is_id(text: &str) -> bool {
 fn is_name(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(is_plain)
-}
-
-fn read(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
-    let file = match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        opened => opened?,
-    };
-    let mut bytes = Vec::new();
-    file.take(most).read_to_end(&mut bytes)?;
-    Ok(Some(bytes))
 }
 
 /// Puts `bytes` in the place of a file, as a whole and on the disk.

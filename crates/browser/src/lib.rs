@@ -11,6 +11,7 @@ mod connection;
 mod contexts;
 mod endpoint;
 mod error;
+mod files;
 mod launch;
 mod recorder;
 mod session_log;

@@ -1,11 +1,12 @@
 //! The files of a session: its log, of which the newest is kept, and its recording, of which the oldest is.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::bounds::{MAX_LOG, MAX_RECORDING};
+use crate::files::read;
 use crate::recorder::RecordedItem;
 
 const LOG: &str = "log.jsonl";
@@ -124,17 +125,6 @@ impl SessionFiles {
             removed => removed,
         }
     }
-}
-
-/// As much of a file as it may have.
-fn read(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
-    let file = match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        opened => opened?,
-    };
-    let mut bytes = Vec::new();
-    file.take(most).read_to_end(&mut bytes)?;
-    Ok(Some(bytes))
 }
 
 impl SessionLog {

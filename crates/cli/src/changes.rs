@@ -306,7 +306,7 @@ pub(crate) fn runs(arguments: &RunsArgs, state: Option<&Path>) -> Result<ExitCod
             out,
             "{}  {:9}  {}  {workspace}  {purpose}{}",
             run.id,
-            state_word(run.state),
+            run.state.word(),
             run.started_at,
             words.join(" ")
         );
@@ -314,17 +314,6 @@ pub(crate) fn runs(arguments: &RunsArgs, state: Option<&Path>) -> Result<ExitCod
     }
     terminal::print(&out)?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn state_word(state: RunState) -> &'static str {
-    match state {
-        RunState::Running => "running",
-        RunState::Kept => "kept",
-        RunState::Crashed => "crashed",
-        RunState::Applied => "applied",
-        RunState::Discarded => "discarded",
-        RunState::Damaged => "damaged",
-    }
 }
 
 fn id_of(text: &str) -> Result<RunId, Failure> {

@@ -159,7 +159,7 @@ impl ChangeService {
             listed.truncate(MAX_RUNS);
             let run = |run: RunListing| KeptRun {
                 id: run.id.to_string(),
-                state: state_word(run.state),
+                state: run.state.word(),
                 command: run.command,
                 purpose: run.purpose,
                 started_at: run.started_at,
@@ -462,17 +462,6 @@ fn entry_word(kind: NodeKind) -> &'static str {
         NodeKind::Fifo => "fifo",
         NodeKind::Socket => "socket",
         NodeKind::Device => "device",
-    }
-}
-
-fn state_word(state: RunState) -> &'static str {
-    match state {
-        RunState::Running => "running",
-        RunState::Kept => "kept",
-        RunState::Crashed => "crashed",
-        RunState::Applied => "applied",
-        RunState::Discarded => "discarded",
-        RunState::Damaged => "damaged",
     }
 }
 

@@ -33,6 +33,18 @@ pub enum RunState {
 }
 
 impl RunState {
+    /// As it is shown: `kept`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Kept => "kept",
+            Self::Crashed => "crashed",
+            Self::Applied => "applied",
+            Self::Discarded => "discarded",
+            Self::Damaged => "damaged",
+        }
+    }
+
     pub(crate) fn of(phase: RunPhase, held: bool) -> Self {
         match phase {
             RunPhase::Applied => Self::Applied,

@@ -4,11 +4,11 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::os::fd::{AsFd as _, OwnedFd};
 
 use offleash_core::spec::ProcessRef;
 use offleash_core::text::Text;
+use offleash_isolation::process::open_in_procfs;
 use offleash_sys::process::start_ticks;
 use rustix::fs::{Dir, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, openat2};
 use rustix::param::{clock_ticks_per_second, page_size};
@@ -150,25 +150,13 @@ impl SandboxProcesses {
     }
 
     fn open(&self, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
-        open(&self.root, path, flags)
+        open_in_procfs(self.root.as_fd(), path, flags)
     }
-}
-
-/// Opens what the kernel has there: nothing that was mounted over it.
-fn open(from: &OwnedFd, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-    Ok(openat2(
-        from,
-        Path::new(path),
-        flags | OFlags::CLOEXEC,
-        Mode::empty(),
-        resolve,
-    )?)
 }
 
 fn read(process: &OwnedFd, file: &str, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let file = File::from(open(process, file, OFlags::RDONLY)?);
+    let file = File::from(open_in_procfs(process.as_fd(), file, OFlags::RDONLY)?);
     file.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

@@ -273,18 +273,19 @@ impl ProcessAudit {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// Opens what the kernel has there: nothing that was mounted over it.
     fn open(&self, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-        let from: BorrowedFd<'_> = self.processes.as_fd();
-        Ok(openat2(
-            from,
-            Path::new(path),
-            flags | OFlags::CLOEXEC,
-            Mode::empty(),
-            resolve,
-        )?)
+        open_in_procfs(self.processes.as_fd(), path, flags)
     }
+}
+
+/// Opens what the kernel has below a directory of a procfs: nothing that was mounted over it, and nothing that a link leads to.
+///
+/// # Errors
+/// What openat2(2) answers.
+pub fn open_in_procfs(from: BorrowedFd<'_>, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    let flags = flags | OFlags::CLOEXEC;
+    Ok(openat2(from, Path::new(path), flags, Mode::empty(), resolve)?)
 }
 
 impl ProcessStat {

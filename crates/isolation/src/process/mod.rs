@@ -32,6 +32,7 @@ use offleash_core::limits::Limits;
 use offleash_core::plan::Plan;
 use offleash_core::spec::ZygoteRole;
 
+pub use self::census::open_in_procfs;
 use self::create::PendingInit;
 pub use self::superuser::{as_superuser_of_own, as_superuser_of_range};
 pub(crate) use self::tree::UPPER;
