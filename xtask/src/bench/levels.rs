@@ -15,7 +15,7 @@ use super::report::Machine;
 use super::sample::{CommandLine, Series, milliseconds};
 use super::{released, write_json};
 use crate::error::TaskError;
-use crate::{gvisor, program};
+use crate::{gvisor, program, test};
 
 /// Options of `cargo xtask bench levels`.
 #[derive(Debug, clap::Args)]
@@ -208,6 +208,16 @@ fn ways(binary: &Path, place: &TempDir) -> Result<Vec<Way>, TaskError> {
             ways.push(runtime("`crun run`", words, helper)?);
         }
         None => eprintln!("there is no crun"),
+    }
+    match (program::find("qemu-system-x86_64"), test::install_kernel()) {
+        (Some(_), Ok(kernel)) => {
+            // Its first run, which is not counted, makes the template from which all others are restored.
+            let mut flags = ["--level", "microvm", "--vm-kernel"].map(OsString::from).to_vec();
+            flags.push(kernel.into_os_string());
+            ways.push(offleash("`microvm`, QEMU that emulates", flags));
+        }
+        (None, _) => eprintln!("there is no qemu-system-x86_64"),
+        (_, Err(why)) => eprintln!("there is no kernel for guests of virtual machines: {why}"),
     }
     Ok(ways)
 }

@@ -2,6 +2,7 @@
 //! and the same at level `process`. Whoever is compared takes turns.
 
 use std::fmt;
+use std::fs;
 use std::path::PathBuf;
 
 use super::contender::Arena;
@@ -11,11 +12,17 @@ use super::{Shuffle, released, write_json};
 use crate::error::TaskError;
 
 /// What is run, and how it is named.
-const SCRIPTS: [(&str, &str); 3] = [
+const SCRIPTS: [(&str, &str); 7] = [
     ("echo hi", "echo hi"),
     ("a pipeline", "seq 1000 | grep 7 | sort -r | head -3"),
     ("a loop", "i=0; while [ $i -lt 1000 ]; do i=$((i+1)); done; echo $i"),
+    ("grep, 10 MB", "grep -c 77 data"),
+    ("awk, 10 MB", "awk '{ n += $2 } END { print n }' data"),
+    ("sort, 10 MB", "sort data | tail -n 1"),
+    ("Python", "python3 -c 'import json, re, csv; print(1)'"),
 ];
+/// How many lines of 20 bytes the file `data` has.
+const LINES: u32 = 500_000;
 /// Who runs it.
 const CONTENDERS: [&str; 3] = ["bash", "simulated", "process"];
 
@@ -69,6 +76,12 @@ impl fmt::Display for Report {
 /// When the release does not build or a command fails.
 pub(crate) fn run(options: &SimulatedOptions) -> Result<(), TaskError> {
     let arena = Arena::new(released(options.binary.as_deref())?)?;
+    let data = arena.path("workspace").join("data");
+    // In no order, and the same each time.
+    let lines: String = (0..LINES)
+        .map(|line| format!("{:08} {:010}\n", line.wrapping_mul(40_503) % LINES, line))
+        .collect();
+    fs::write(&data, lines).map_err(TaskError::file("writing", &data))?;
     let mut figures = Vec::new();
     for (name, script) in SCRIPTS {
         let lines = CONTENDERS.map(|contender| command(&arena, contender, script));

@@ -27,6 +27,7 @@ use compiled::Compiled;
 use ordinary_user::AsOrdinaryUser;
 use runner::{AsThisUser, Runner};
 use summary::{Pass, Skip, Summary};
+pub(crate) use virtual_machine::install_kernel;
 
 /// Options of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
@@ -37,7 +38,7 @@ pub(crate) struct TestOptions {
     /// Run only the tests in a virtual machine
     #[arg(long, conflicts_with = "quick")]
     only_vm: bool,
-    /// Run only the tests, and leave the checks of sources and documents out
+    /// Run only the tests, and leave the checks of format and documents out
     #[arg(long, conflicts_with = "only_vm")]
     only_tests: bool,
 }
@@ -87,7 +88,7 @@ fn build_beside_sdks(summary: &mut Summary, options: &TestOptions) -> Option<Com
             })
         });
         let mut compiled = None;
-        step(summary, "build", || {
+        step(summary, "build and lint", || {
             compiled = Some(compiled::build()?);
             Ok(Vec::new())
         });

@@ -39,12 +39,12 @@ impl Packages {
     }
 }
 
-/// Unpacks the kernel alone, for tests that start virtual machines themselves.
+/// Unpacks the kernel alone, for those who start virtual machines themselves: the directory with `boot` and `lib/modules`.
 ///
 /// # Errors
 /// As [`Packages::obtain`].
-pub(super) fn obtain_kernel(cache: &Path) -> Result<(), String> {
-    unpack(cache, KERNEL).map(drop)
+pub(super) fn obtain_kernel(cache: &Path) -> Result<PathBuf, String> {
+    unpack(cache, KERNEL)
 }
 
 /// The directory into which `package` is unpacked, now or before.
