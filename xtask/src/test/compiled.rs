@@ -1,7 +1,7 @@
 //! The compiled tests and programs of the workspace, as cargo reports them.
 
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde::Deserialize;
 
@@ -61,10 +61,25 @@ struct Profile {
     test: bool,
 }
 
-/// Builds all programs and all tests.
+/// Has Clippy's driver compile the workspace: it is the compiler, and judges what it compiles. `cargo clippy` would go through all
+/// sources, and through those of all dependencies, once more. A warning is an error.
+///
+/// Nothing is kept for an incremental build: that takes longer where there was none, and as much room again.
+pub(super) fn judged(command: &mut Command) -> &mut Command {
+    command
+        .env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver")
+        // As `cargo clippy --no-deps -- --deny warnings` says it to the driver.
+        .env(
+            "CLIPPY_ARGS",
+            ["--no-deps", "--deny", "warnings", ""].join("__CLIPPY_HACKERY__"),
+        )
+        .env("CARGO_INCREMENTAL", "0")
+}
+
+/// Builds all programs and all tests, and has their sources judged.
 ///
 /// # Errors
-/// `Ended` when something does not compile; the compiler has then said what, on standard error.
+/// `Ended` when something does not compile or is not as it should be; the compiler has then said what, on standard error.
 pub(super) fn build() -> Result<Compiled, TaskError> {
     let mut compiled = Compiled::default();
     for subcommand in [
@@ -80,7 +95,7 @@ pub(super) fn build() -> Result<Compiled, TaskError> {
 
 fn artifacts(subcommand: &[&str]) -> Result<Vec<Artifact>, TaskError> {
     let mut command = cargo();
-    command
+    judged(&mut command)
         .args(subcommand)
         .arg("--message-format=json-render-diagnostics")
         .current_dir(workspace_root());

@@ -107,7 +107,7 @@ fn install_sdks() -> Vec<Skip> {
         what: format!("tests with `{sdk}`, an SDK or libraries"),
         reason,
     };
-    let kernel = virtual_machine::install_kernel().err().map(|reason| Skip {
+    let kernel = install_kernel().err().map(|reason| Skip {
         what: "tests with virtual machines of our own".to_owned(),
         reason,
     });

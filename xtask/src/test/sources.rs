@@ -1,8 +1,9 @@
-//! What is checked of sources and documents, beside the tests and with the time that these leave.
+//! What is checked of documents and of the examples in them, beside the tests and with the time that these leave.
 
 use std::ffi::OsString;
 use std::process::Command;
 
+use super::compiled::judged;
 use super::libtest;
 use super::summary::Summary;
 use super::{check, step};
@@ -15,21 +16,6 @@ const BEHIND_OTHERS: &str = "echo 19 2>/dev/null >/proc/self/autogroup; exec nic
 /// Checks what is said below; examples only of what was built.
 pub(super) fn check_beside_tests(was_built: bool) -> Summary {
     let mut summary = Summary::default();
-    step(&mut summary, "lint, meanwhile", || {
-        check(&mut behind_others(cargo().args([
-            "clippy",
-            "--quiet",
-            "--workspace",
-            // Another's sources, which are built and not judged.
-            "--exclude",
-            "offleash-bashkit",
-            "--no-deps",
-            "--all-targets",
-            "--",
-            "--deny",
-            "warnings",
-        ])))
-    });
     step(&mut summary, "documents, meanwhile", || {
         check(
             behind_others(cargo().args(["doc", "--workspace", "--no-deps", "--document-private-items", "--quiet"]))
@@ -47,7 +33,7 @@ pub(super) fn check_beside_tests(was_built: bool) -> Summary {
                 "--doc",
                 "--quiet",
             ]));
-            let command = command.current_dir(workspace_root());
+            let command = judged(&mut command).current_dir(workspace_root());
             program::run_and_print(command, libtest::without_empty_frames).map(|()| Vec::new())
         });
     }
