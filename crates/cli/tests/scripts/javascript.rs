@@ -49,6 +49,30 @@ fn code_scripts_and_standard_input_run_with_their_arguments_and_status() {
 }
 
 #[test]
+fn where_the_root_is_served_files_are_those_of_the_shell() {
+    if !has_empty_root() {
+        return;
+    }
+    let site = site();
+    let script = "echo hi >a; node -e \"console.log(require('fs').readFileSync('a', 'utf8').trim())\"; \
+                  node -e \"require('fs').writeFileSync('/home/user/p', 'x')\"; cat /home/user/p; echo; \
+                  node -e \"console.log(require('fs').existsSync('/dev/null'), require('fs').readdirSync('/home').includes('user'))\"";
+    let seen = run(&site, &[&SHELL[..], &["--root", "base", "-c", script]].concat(), "");
+    assert_eq!(stdout(&seen), "hi\nx\ntrue true\n", "{}", stderr(&seen));
+}
+
+#[test]
+fn a_script_that_waits_for_no_time_at_all_is_ended_by_the_clock() {
+    if !has_empty_root() {
+        return;
+    }
+    let site = site();
+    let code = "Map.prototype.values = function* () { yield { due: Infinity, order: 1 } }; setTimeout(() => {}, 1)";
+    let record = record(&site, &[&CODE[..], &["--wall-time", "1s", "--js", "-c", code]].concat());
+    assert_eq!(record["outcome"]["limit"], "wall_time", "{record}");
+}
+
+#[test]
 fn timers_promises_and_modules_come_in_their_order() {
     if !has_empty_root() {
         return;

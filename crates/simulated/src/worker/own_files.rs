@@ -75,8 +75,9 @@ fn facts_of(metadata: &Metadata) -> FileFacts {
     }
 }
 
-fn path_of(below_root: &[u8]) -> PathBuf {
-    Path::new("/").join(OsStr::from_bytes(below_root))
+/// Without a slash at its end, as the tree knows it.
+fn path_of(path: &[u8]) -> PathBuf {
+    Path::new("/").join(OsStr::from_bytes(path)).components().collect()
 }
 
 /// Carries an operation out; nothing follows a link, and paths are below the root.

@@ -10,7 +10,7 @@ use offleash_bashkit::{DirEntry, FileSystem, FileSystemExt, FsLimits, InMemoryFs
 use super::remote_files::RemoteFiles;
 
 /// What is in memory, whatever the tree has there.
-const IN_MEMORY: [&str; 2] = ["/dev", "/proc"];
+pub(super) const IN_MEMORY: [&str; 2] = ["/dev", "/proc"];
 
 /// The root directory.
 pub(super) struct RootFiles {

@@ -11,6 +11,7 @@ use crate::engine::{
     ShellOutcome, ShortfallKind,
 };
 use crate::worker::own_files;
+use crate::worker::root_files::IN_MEMORY;
 use crate::worker::unresolved::Noted;
 
 /// What a shell answers of a command that a signal ended: this, and its number.
@@ -113,8 +114,10 @@ struct CommandHost {
     outer: Arc<dyn ScriptHost>,
     own: Arc<InMemoryFs>,
     mounts: Vec<MountPoint>,
-    /// The number of the tree in memory.
-    root: usize,
+    /// How many of the mounts are the supervisor's. Those behind them are the shell's own:
+    served: usize,
+    /// these directories of its tree in memory.
+    in_memory: &'static [&'static str],
     output: Mutex<ScriptOutput>,
     most: usize,
 }
@@ -122,13 +125,21 @@ struct CommandHost {
 impl CommandHost {
     fn new(setting: &ScriptSetting) -> Self {
         let mut mounts = setting.mounts.clone();
-        let root = mounts.len();
-        mounts.push(MountPoint { path: b"/".to_vec() });
+        let served = mounts.len();
+        // Where the root is served, the shell keeps no more than this.
+        let in_memory: &[&str] = match mounts.iter().any(|mount| mount.path == b"/") {
+            true => &IN_MEMORY,
+            false => &["/"],
+        };
+        mounts.extend(in_memory.iter().map(|path| MountPoint {
+            path: path.as_bytes().to_vec(),
+        }));
         Self {
             outer: setting.host.clone(),
             own: setting.own.clone(),
             mounts,
-            root,
+            served,
+            in_memory,
             output: Mutex::default(),
             most: setting.output,
         }
@@ -141,9 +152,14 @@ impl CommandHost {
 
 impl ScriptHost for CommandHost {
     fn files(&self, request: FileRequest) -> FileAnswer {
-        match usize::try_from(request.mount) == Ok(self.root) {
-            true => own_files::answer(&self.own, &request.path, request.operation),
-            false => self.outer.files(request),
+        let number = usize::try_from(request.mount).unwrap_or(usize::MAX);
+        let own = number.checked_sub(self.served).and_then(|own| self.in_memory.get(own));
+        match own {
+            Some(directory) => {
+                let path = [directory.as_bytes(), b"/", &request.path].concat();
+                own_files::answer(&self.own, &path, request.operation)
+            }
+            None => self.outer.files(request),
         }
     }
 

@@ -21,6 +21,8 @@ const GLOBAL: u32 = 0;
 const MODULE: u32 = 1;
 /// What a script ends with that let an error pass.
 const EXIT_UNCAUGHT: u32 = 1;
+/// After it a script is asked again how long it waits.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 type Called<'a> = Caller<'a, CommandState>;
 
@@ -197,7 +199,9 @@ fn turn_until_idle(engine: &QuickJs, store: &mut Store<CommandState>) -> wasmtim
             return Ok(());
         }
         if wait > 0.0 {
-            std::thread::sleep(Duration::from_secs_f64(wait / 1000.0));
+            // A script may have put its own in place of what counts: it may say any number.
+            let wait = Duration::try_from_secs_f64(wait / 1000.0).unwrap_or(LONGEST_WAIT);
+            std::thread::sleep(wait.min(LONGEST_WAIT));
         }
     }
 }
