@@ -104,7 +104,9 @@ pub struct DiffView {
 pub struct ApplyOrder {
     /// Those at or beneath these paths, as [`ChangeView::path`] has them; all if `None`.
     pub paths: Option<Vec<Text>>,
-    /// Whether those are meant, too, that are held back.
+    /// Whether nothing beneath the paths is meant.
+    pub exactly: bool,
+    /// Whether those at the paths are meant, too, that are held back; of a directory that is, also what is in it.
     pub held_back: bool,
 }
 
@@ -223,11 +225,16 @@ impl ChangeService {
             let paths: Option<Vec<PathBuf>> = order
                 .paths
                 .map(|paths| paths.iter().map(|path| path.as_path().to_owned()).collect());
-            let named = match order.held_back {
-                true => paths_below(state, &id, paths.as_deref())?,
-                false => Vec::new(),
+            let named = match (order.held_back, &paths) {
+                (true, Some(paths)) => paths.clone(),
+                (true, None) => paths_of(state, &id)?,
+                (false, _) => Vec::new(),
             };
-            let selection = paths.map_or(ChangeSelection::All, ChangeSelection::Paths);
+            let selection = match (paths, order.exactly) {
+                (None, _) => ChangeSelection::All,
+                (Some(paths), false) => ChangeSelection::Paths(paths),
+                (Some(paths), true) => ChangeSelection::Exactly(paths),
+            };
             Ok(applied(changes::apply(state, &id, &ApplyRequest { selection, named })?))
         })
         .await
@@ -337,15 +344,11 @@ fn run_id(id: &str) -> Result<RunId, InspectionError> {
     id.parse().map_err(unknown)
 }
 
-/// The paths of all changes at or beneath `paths`; of all if `None`.
-fn paths_below(state: &StateDirectory, id: &RunId, paths: Option<&[PathBuf]>) -> Result<Vec<PathBuf>, RunError> {
+/// The paths of all changes.
+fn paths_of(state: &StateDirectory, id: &RunId) -> Result<Vec<PathBuf>, RunError> {
     let run = StoredRun::open(state, id)?;
     let roots = run.roots();
-    let mut found: Vec<PathBuf> = run.changes()?.iter().map(|change| change.shown_path(&roots)).collect();
-    if let Some(paths) = paths {
-        found.retain(|path| paths.iter().any(|above| path.starts_with(above)));
-    }
-    Ok(found)
+    Ok(run.changes()?.iter().map(|change| change.shown_path(&roots)).collect())
 }
 
 fn applied(report: ApplyReport) -> AppliedChanges {

@@ -45,6 +45,8 @@ pub enum ChangeSelection {
     All,
     /// Those at or beneath these paths, relative to the workspace or absolute.
     Paths(Vec<PathBuf>),
+    /// Those at these paths alone, in the same form, and the new directories that they are in.
+    Exactly(Vec<PathBuf>),
 }
 
 /// What to apply, and what the owner named on the command line.

@@ -99,7 +99,9 @@ pub(crate) struct ApplyBody {
     paths: Option<Vec<String>>,
     /// The same for paths that are no text, in base64.
     paths_base64: Option<Vec<String>>,
-    /// Whether those are meant, too, that are held back; not if absent.
+    /// Whether nothing beneath the paths is meant; it is if absent. New directories that they are in are made.
+    exactly: Option<bool>,
+    /// Whether those at the paths are meant, too, that are held back; of a directory that is, also what is in it. Not if absent.
     held_back: Option<bool>,
 }
 
@@ -228,8 +230,12 @@ impl ApplyBody {
         if named && paths.is_empty() {
             return Err(ApiRefusal::bad_request("paths: there are none"));
         }
+        if paths.iter().any(|path| path.0.is_empty()) {
+            return Err(ApiRefusal::bad_request("paths: one is empty"));
+        }
         Ok(ApplyOrder {
             paths: named.then_some(paths),
+            exactly: self.exactly.unwrap_or(false),
             held_back: self.held_back.unwrap_or(false),
         })
     }
@@ -312,6 +318,8 @@ mod tests {
             r#"{"paths":[]}"#,
             r#"{"paths_base64":[]}"#,
             r#"{"paths_base64":["/w"]}"#,
+            r#"{"paths":["a",""]}"#,
+            r#"{"paths_base64":[""]}"#,
         ] {
             assert_eq!(order(body), Err(400), "{body}");
         }

@@ -24,8 +24,12 @@ function isAddress(host) {
 /** What denies a host that was reached: an address by a rule; a name by no rule that allows it. */
 export function denial(policy, host, reached) {
   if (!ruleFor(host)) return null;
-  if (isAddress(host)) return { deny: [...policy.deny, host] };
   const allows = (one) => one === host || one.startsWith(`${host}:`);
+  if (isAddress(host)) {
+    // What is allowed is allowed, whatever is denied. Of a network nothing can be taken out.
+    if (policy.allow.some((one) => one.includes('/'))) return null;
+    return { allow: policy.allow.filter((one) => !allows(one)), deny: [...policy.deny, host] };
+  }
   if (policy.allow.some(allows)) return { allow: policy.allow.filter((one) => !allows(one)) };
   if (!policy.internet) return null;
   const others = [...new Set(reached.map((one) => one.host))].filter((one) => one !== host && !isAddress(one) && ruleFor(one));

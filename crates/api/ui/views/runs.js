@@ -57,7 +57,7 @@ export async function runView(context, id) {
         h('ul', {}, held.slice(0, 10).map((one) => h('li', {}, named(one.path), ': ', named(one.held_back)))),
         h('label', {}, meant, ' These are meant, too'))), {
       confirm: 'Apply',
-      read: () => post(`${path}/apply`, { ...paths(changes), held_back: meant.checked }),
+      read: () => post(`${path}/apply`, { ...paths(changes), exactly: true, held_back: meant.checked }),
     });
     if (!done) return;
     notify(`${done.applied.length} changes are written back.`);

@@ -97,7 +97,10 @@ fn changes_of_a_run_are_shown_and_applied_file_by_file() {
     let done = apply(&hook).json();
     assert!(!done["refused"].as_array().unwrap().is_empty(), "{done}");
     assert!(!server.site.workspace().join(".git/hooks/pre-commit").exists());
-    let meant = json!({ "paths": [".git"], "held_back": true });
+    // It is not for whoever names what is above it.
+    let done = apply(&json!({ "paths": [".git"], "held_back": true })).json();
+    assert!(!done["refused"].as_array().unwrap().is_empty(), "{done}");
+    let meant = json!({ "paths": [".git/hooks/pre-commit"], "exactly": true, "held_back": true });
     assert_eq!(apply(&meant).json()["refused"], json!([]));
     assert!(server.site.workspace().join(".git/hooks/pre-commit").exists());
     // Nothing is written over what somebody changed meanwhile.

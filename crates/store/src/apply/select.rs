@@ -99,8 +99,10 @@ fn wanted(
     above: &[Option<usize>],
     selection: &ChangeSelection,
 ) -> Result<Vec<bool>, ApplyError> {
-    let ChangeSelection::Paths(paths) = selection else {
-        return Ok(vec![true; changes.len()]);
+    let (paths, beneath) = match selection {
+        ChangeSelection::All => return Ok(vec![true; changes.len()]),
+        ChangeSelection::Paths(paths) => (paths, true),
+        ChangeSelection::Exactly(paths) => (paths, false),
     };
     let mut wanted = vec![false; changes.len()];
     for path in paths {
@@ -112,7 +114,7 @@ fn wanted(
         let mut any = false;
         for (wanted, change) in wanted.iter_mut().zip(changes) {
             let (of, at) = key(change);
-            let hit = of == layer && at.starts_with(&prefix);
+            let hit = of == layer && (at == prefix || beneath && at.starts_with(&prefix));
             any |= hit;
             *wanted |= hit;
         }

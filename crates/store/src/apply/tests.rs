@@ -128,6 +128,27 @@ fn sparse_files_stay_sparse() {
 }
 
 #[test]
+fn exactly_what_was_chosen_is_applied_and_the_directories_that_it_needs() {
+    let scratch = TestScratch::new();
+    let mut run = scratch.ran(|upper| {
+        write(upper.join("x/a"), "a");
+        write(upper.join("x/.envrc"), "e");
+        write(upper.join("x/y/b"), "b");
+        write(upper.join("z"), "z");
+    });
+    let exactly = |chosen: &[&str]| ApplyRequest {
+        selection: ChangeSelection::Exactly(chosen.iter().map(PathBuf::from).collect()),
+        named: chosen.iter().map(PathBuf::from).collect(),
+    };
+    let report = run.apply(&exactly(&["x", "z"])).unwrap();
+    assert_eq!(applied(&report), ["x", "z"]);
+    let report = run.apply(&exactly(&["x/y/b"])).unwrap();
+    assert_eq!(applied(&report), ["x/y", "x/y/b"]);
+    assert!(!scratch.host("x/.envrc").exists() && !scratch.host("x/a").exists());
+    assert!(run.apply(&exactly(&["x/y"])).is_err());
+}
+
+#[test]
 fn f7_protected_names_are_applied_only_if_named() {
     let scratch = TestScratch::new();
     write(scratch.host(".envrc"), "old");
