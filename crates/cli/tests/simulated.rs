@@ -113,6 +113,26 @@ fn a_program_that_only_processes_have_is_named_and_put_on_record() {
 }
 
 #[test]
+fn what_would_only_be_said_to_be_done_is_refused() {
+    let site = Site::new();
+    site.write("file", "text\n");
+    let run = simulated(
+        &site,
+        &["--json"],
+        "flock lock true; echo $?; chown 0:0 file; echo $?; chgrp 0 file; echo $?",
+    );
+    let record = record_of(&run);
+    assert_eq!(record["stdout"]["data"], "126\n126\n126\n");
+    let named: Vec<_> = record["denials"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|denial| denial["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(named, ["flock", "chown", "chgrp"]);
+}
+
+#[test]
 fn hidden_names_are_there_and_cannot_be_read_or_replaced() {
     let site = Site::new();
     site.write("secret", "value\n");

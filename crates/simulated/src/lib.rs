@@ -31,6 +31,7 @@ mod wire;
 )]
 mod worker;
 mod worker_process;
+mod worker_use;
 
 pub use backend::SimulatedBackend;
 pub use engine::EngineKind;

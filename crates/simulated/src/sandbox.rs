@@ -37,6 +37,7 @@ use crate::wire::{
     WorkerSetup,
 };
 use crate::worker_process::{WorkerEnd, WorkerProcess};
+use crate::worker_use::worker_use;
 use account::ShellAccount;
 use loss::{LossCause, cause_of};
 
@@ -634,7 +635,13 @@ impl Sandbox for SimulatedSandbox {
     }
 
     fn measure(&mut self) -> UsageMeasure {
+        let found = worker_use(self.worker_pid());
+        let of_ended = self.usage.user_cpu_us.saturating_add(self.usage.system_cpu_us);
+        let peak = self.usage.peak_memory_bytes.unwrap_or(0);
         UsageMeasure {
+            cpu_us: of_ended.saturating_add(found.cpu_us),
+            memory_bytes: found.memory_bytes,
+            memory_peak_bytes: peak.max(found.memory_bytes),
             disk_bytes: self.trees.borrow().layer_bytes(),
             ..UsageMeasure::default()
         }

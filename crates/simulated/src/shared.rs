@@ -5,7 +5,6 @@
 //! user may. Many run at once; how many, and how much memory they have together, is bounded here.
 
 mod commands;
-mod usage;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};

@@ -6,15 +6,15 @@ use rustix::process::Pid;
 
 /// What a worker uses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct WorkerUse {
+pub(crate) struct WorkerUse {
     /// Memory that it shares with nobody, in bytes.
-    pub(super) memory_bytes: u64,
+    pub(crate) memory_bytes: u64,
     /// CPU time so far, in microseconds.
-    pub(super) cpu_us: u64,
+    pub(crate) cpu_us: u64,
 }
 
 /// What is used by a worker that is not reaped; nothing of one that has ended.
-pub(super) fn worker_use(pid: Pid) -> WorkerUse {
+pub(crate) fn worker_use(pid: Pid) -> WorkerUse {
     let read = |name: &str| fs::read_to_string(format!("/proc/{}/{name}", pid.as_raw_pid())).unwrap_or_default();
     let page = u64::try_from(rustix::param::page_size()).unwrap_or(4096);
     let ticks = rustix::param::clock_ticks_per_second().max(1);

@@ -249,6 +249,25 @@ fn what_cannot_be_done_is_answered_with_the_errors_of_the_kernel() {
 }
 
 #[test]
+fn links_that_lead_back_and_forth_for_ever_are_followed_for_a_while() {
+    let fixture = PlanFixture::new();
+    let deep = fixture.lower().join(["d"; 60].join("/"));
+    fs::create_dir_all(deep.join("x")).unwrap();
+    let around = "x/../".repeat(700);
+    for link in 0..30 {
+        symlink(format!("{around}l{}", link + 1), deep.join(format!("l{link}"))).unwrap();
+    }
+    fs::write(deep.join("l30"), "text").unwrap();
+    symlink("d/d/d", fixture.lower().join("short")).unwrap();
+    let mut asker = Asker::new(fixture);
+    let in_depth = |name: &str| inside(&format!("{}/{name}", ["d"; 60].join("/")));
+    assert_eq!(asker.read(&in_depth("l0")), Err(Errno::LOOP.raw_os_error()));
+    assert_eq!(asker.read(&in_depth("l30")), Ok(b"text".to_vec()));
+    let below = format!("short/{}/l30", ["d"; 57].join("/"));
+    assert_eq!(asker.read(&inside(&below)), Ok(b"text".to_vec()));
+}
+
+#[test]
 fn links_lead_among_the_trees_and_nowhere_else() {
     let fixture = PlanFixture::new();
     let secret = fixture.other().join("secret");

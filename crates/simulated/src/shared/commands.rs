@@ -11,13 +11,13 @@ use offleash_isolation::error::IsolationError;
 use offleash_isolation::sandbox::{EnforcementReport, ExecId, Sandbox as _, SandboxEvent};
 use rustix::io::Errno;
 
-use super::usage::{WorkerUse, worker_use};
 use super::{MAX_COMMANDS, MAX_DENIALS, MEMORY_LOOK, SharedSandbox};
 use crate::channel::check_directory;
 use crate::code::CodeOfFiles;
 use crate::interpreters::InterpreterPlace;
 use crate::sandbox::SimulatedSandbox;
 use crate::worker_process::{WorkerProcess, worker_setup};
+use crate::worker_use::{WorkerUse, worker_use};
 
 /// The process id inside of the first command; 1 would be the sandbox's own.
 const FIRST_PID: u32 = 2;

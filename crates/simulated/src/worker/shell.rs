@@ -176,6 +176,11 @@ impl BashEngine {
             Some(root) => Arc::new(root),
             None => own,
         };
+        let elsewhere = ProgramsElsewhere {
+            host: self.host.clone(),
+            noted: noted.clone(),
+        };
+        let stand_ins: Vec<_> = elsewhere.in_place_of_gestures().collect();
         let mut builder = Bash::builder()
             .fs(files)
             .limits(self.execution_limits())
@@ -183,16 +188,16 @@ impl BashEngine {
             .session_limits(SessionLimits::unlimited())
             .username(&self.user)
             .hostname(&self.hostname)
-            .command_resolver(Arc::new(ProgramsElsewhere {
-                host: self.host.clone(),
-                noted: noted.clone(),
-            }))
+            .command_resolver(Arc::new(elsewhere))
             .cwd(command.cwd.clone());
         for (name, value) in &command.env {
             builder = builder.env(name, value);
         }
         for command in scripts {
             builder = builder.builtin(command.name, Box::new(command));
+        }
+        for (name, command) in stand_ins {
+            builder = builder.builtin(name, command);
         }
         let mut bash = builder.build();
         for (path, files) in others {

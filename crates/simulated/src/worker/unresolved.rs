@@ -33,31 +33,48 @@ impl Noted {
     }
 }
 
+/// Commands of the engine that say that it is done, and do not do it: owners stay, and nobody waits for a lock.
+const GESTURES: [&str; 3] = ["chgrp", "chown", "flock"];
+
 /// Answers for programs that a level with processes would have.
 pub(super) struct ProgramsElsewhere {
     pub(super) host: Arc<dyn EngineHost>,
     pub(super) noted: Arc<Noted>,
 }
 
-impl CommandResolver for ProgramsElsewhere {
-    fn resolve(&self, name: &str) -> Option<Arc<dyn Builtin>> {
-        let can_be_run = match self.host.find_program(name) {
-            ProgramPlace::Nowhere => return None,
-            ProgramPlace::OutOfReach => false,
-            ProgramPlace::NextLevel => true,
-        };
-        Some(Arc::new(ProgramElsewhere {
+impl ProgramsElsewhere {
+    /// Commands that stand in for those of the engine, by name.
+    pub(super) fn in_place_of_gestures(&self) -> impl Iterator<Item = (&'static str, Box<dyn Builtin>)> {
+        GESTURES.into_iter().map(|name| {
+            let command: Box<dyn Builtin> = Box::new(self.elsewhere(name, None));
+            (name, command)
+        })
+    }
+
+    fn elsewhere(&self, name: &str, can_be_run: Option<bool>) -> ProgramElsewhere {
+        ProgramElsewhere {
             name: name.to_owned(),
             can_be_run,
             host: self.host.clone(),
             noted: self.noted.clone(),
-        }))
+        }
+    }
+}
+
+impl CommandResolver for ProgramsElsewhere {
+    fn resolve(&self, name: &str) -> Option<Arc<dyn Builtin>> {
+        match self.host.find_program(name) {
+            ProgramPlace::Nowhere => None,
+            ProgramPlace::OutOfReach => Some(Arc::new(self.elsewhere(name, Some(false)))),
+            ProgramPlace::NextLevel => Some(Arc::new(self.elsewhere(name, Some(true)))),
+        }
     }
 }
 
 struct ProgramElsewhere {
     name: String,
-    can_be_run: bool,
+    /// Whether the next level runs it; asked when it is called where that is not known.
+    can_be_run: Option<bool>,
     host: Arc<dyn EngineHost>,
     noted: Arc<Noted>,
 }
@@ -101,7 +118,13 @@ impl ProgramElsewhere {
 #[async_trait]
 impl Builtin for ProgramElsewhere {
     async fn execute(&self, context: BuiltinContext<'_>) -> offleash_bashkit::Result<ExecResult> {
-        if let Some(result) = self.can_be_run.then(|| self.run(&context)).flatten() {
+        let at_next_level = || matches!(self.host.find_program(&self.name), ProgramPlace::NextLevel);
+        if let Some(result) = self
+            .can_be_run
+            .unwrap_or_else(at_next_level)
+            .then(|| self.run(&context))
+            .flatten()
+        {
             return Ok(result);
         }
         self.noted.note(ShortfallKind::NeedsProcess, &self.name);
