@@ -15,6 +15,7 @@
 )]
 
 mod bench;
+mod docs;
 mod error;
 mod gvisor;
 mod program;
@@ -45,6 +46,8 @@ enum Task {
     Vendored,
     /// The pictures of the dashboard in `docs/ui` are made anew, in a browser
     Pictures,
+    /// The documents are built into a site in `target/docs/site`, with mdBook, and every link in it is looked up
+    Docs,
     /// Measures against the reference tools
     Bench {
         #[command(subcommand)]
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         Task::Sdks => sdks::install_or_fail(),
         Task::Vendored => vendored::fetch(),
         Task::Pictures => pictures(),
+        Task::Docs => docs::build(),
         Task::Bench {
             benchmark: Benchmark::Start(options),
         } => bench::run(&options),

@@ -1,10 +1,16 @@
-//! The reference in `docs/` is made here, from the program itself, and compared with what is committed; and every link
-//! between documents leads somewhere.
+//! The reference in `docs/` is made here, from the program itself, and compared with what is committed; every link
+//! between documents leads somewhere; and what they show of the command line is there.
 //!
 //! `OFFLEASH_UPDATE_DOCS=1 cargo test -p offleash --test documents` writes it anew.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "documents/examples.rs"]
+mod examples;
+#[path = "documents/index.rs"]
+mod index;
+#[path = "documents/links.rs"]
+mod links;
 #[path = "documents/prose.rs"]
 mod prose;
 #[path = "documents/record.rs"]
@@ -12,6 +18,8 @@ mod record;
 #[path = "documents/routes.rs"]
 mod routes;
 mod support;
+#[path = "documents/walk.rs"]
+mod walk;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -394,74 +402,4 @@ fn monitoring_document() -> String {
 #[test]
 fn the_reference_of_monitoring_is_what_core_watches() {
     assert_committed("monitoring.md", &monitoring_document());
-}
-
-// ---- docs/record.md
-
-fn documents() -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut todo = vec![root()];
-    while let Some(directory) = todo.pop() {
-        for entry in fs::read_dir(&directory).unwrap().flatten() {
-            let (path, name) = (entry.path(), entry.file_name());
-            if path.is_dir() {
-                let is_ours = name != "target" && !name.to_string_lossy().starts_with('.');
-                todo.extend(is_ours.then_some(path));
-            } else if path.extension().is_some_and(|extension| extension == "md") {
-                found.push(path);
-            }
-        }
-    }
-    found
-}
-
-/// The targets of `[text](target)`, code left out.
-fn links(text: &str) -> Vec<String> {
-    let mut in_code = false;
-    let mut found = Vec::new();
-    for line in text.lines() {
-        if line.trim_start().starts_with("```") {
-            in_code = !in_code;
-        }
-        for piece in line.split("](").skip(1).filter(|_| !in_code) {
-            found.extend(piece.split_once(')').map(|(target, _)| target.to_owned()));
-        }
-    }
-    found
-}
-
-/// How a heading is named in links.
-fn anchor(heading: &str) -> String {
-    let text = heading.trim_start_matches('#').trim().to_lowercase();
-    let kept = text
-        .chars()
-        .filter(|character| character.is_alphanumeric() || matches!(character, ' ' | '-' | '_'));
-    kept.map(|character| if character == ' ' { '-' } else { character })
-        .collect()
-}
-
-#[test]
-fn every_link_between_documents_leads_somewhere() {
-    for document in documents() {
-        let text = fs::read_to_string(&document).unwrap();
-        for link in links(&text) {
-            if link.contains("://") || link.starts_with("mailto:") {
-                continue;
-            }
-            let (path, fragment) = link.split_once('#').unwrap_or((&link, ""));
-            let target = if path.is_empty() {
-                document.clone()
-            } else {
-                document.parent().unwrap().join(path)
-            };
-            assert!(target.exists(), "{}: `{link}` leads nowhere", document.display());
-            if !fragment.is_empty() && target.extension().is_some_and(|extension| extension == "md") {
-                let target_text = fs::read_to_string(&target).unwrap();
-                let there = target_text
-                    .lines()
-                    .any(|line| line.starts_with('#') && anchor(line) == fragment);
-                assert!(there, "{}: `{link}`: no such heading", document.display());
-            }
-        }
-    }
 }

@@ -59,7 +59,11 @@ const PYTHON: [(&str, &str); 39] = sources![
     "clients/python/src/offleash/_tool.py",
 ];
 
-const PYTHON_CASES: [(&str, &str); 2] = sources!["clients/python/tests/library.py", "docs/python.md"];
+const PYTHON_CASES: [(&str, &str); 3] = sources![
+    "clients/python/tests/library.py",
+    "docs/python.md",
+    "docs/tutorials/code-interpreter.md",
+];
 
 const JAVASCRIPT: [(&str, &str); 14] = sources![
     "clients/javascript/package.json",
@@ -102,8 +106,7 @@ fn the_python_library_does_what_it_says() {
     let mut command = Command::new(system_python());
     command
         .arg("-s")
-        .arg(place.of(PYTHON_CASES[0].0))
-        .arg(place.of(PYTHON_CASES[1].0));
+        .args(PYTHON_CASES.map(|(name, _)| place.of(name)));
     let paths = [place.of("clients/python/src"), libraries];
     place.run(command, &[("PYTHONPATH", std::env::join_paths(paths).unwrap())]);
     place.end();
