@@ -120,7 +120,8 @@ mod tests {
     fn what_leads_nowhere_is_told() {
         let site = tempfile::tempdir().unwrap();
         fs::create_dir(site.path().join("docs")).unwrap();
-        let index = r#"<a href="docs/a.html#here">x</a><a href="docs/a.html#gone">x</a><a href="https://example.com">x</a>"#;
+        let index =
+            r#"<a href="docs/a.html#here">x</a><a href="docs/a.html#gone">x</a><a href="https://example.com">x</a>"#;
         fs::write(site.path().join("index.html"), index).unwrap();
         let page = r#"<h1 id="here">x</h1><a href="../index.html">x</a><a href="b.html">x</a><img src="c.png">"#;
         fs::write(site.path().join("docs/a.html"), page).unwrap();

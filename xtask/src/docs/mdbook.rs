@@ -33,7 +33,10 @@ fn is_of_the_series(mdbook: &Path) -> bool {
 
 /// Builds it from its source, with search and without its server.
 fn install(place: &Path) -> Result<(), TaskError> {
-    eprintln!("installing mdBook {VERSION} into `{}`, which takes minutes, once", place.display());
+    eprintln!(
+        "installing mdBook {VERSION} into `{}`, which takes minutes, once",
+        place.display()
+    );
     let mut command = program::cargo();
     command.args(["install", "mdbook", "--version", VERSION, "--locked"]);
     command.args(["--no-default-features", "--features", "search", "--root"]);

@@ -22,7 +22,10 @@ pub(super) fn put(documents: &Path, source: &Path) -> Result<Vec<PathBuf>, TaskE
     for file in files(&documents.join("docs"), true)? {
         copy(&documents.join("docs").join(&file), &source.join("docs").join(&file))?;
     }
-    let summary = with_decisions(&read(&documents.join("docs/SUMMARY.md"))?, &documents.join("docs/design"))?;
+    let summary = with_decisions(
+        &read(&documents.join("docs/SUMMARY.md"))?,
+        &documents.join("docs/design"),
+    )?;
     let summary = from_the_top(&summary);
     write(&source.join("SUMMARY.md"), &summary)?;
     Ok(targets(&summary).into_iter().map(PathBuf::from).collect())
@@ -41,7 +44,11 @@ pub(super) fn add_text(pages: &[PathBuf], source: &Path, site: &Path) -> Result<
             .iter()
             .any(|part| page.starts_with(part));
         if !is_history {
-            full.push_str(&format!("<!-- {} -->\n\n{}\n", page.display(), read(&source.join(page))?));
+            full.push_str(&format!(
+                "<!-- {} -->\n\n{}\n",
+                page.display(),
+                read(&source.join(page))?
+            ));
         }
     }
     write(&site.join("llms-full.txt"), &full)?;
@@ -119,10 +126,7 @@ mod tests {
     #[test]
     fn links_are_moved_up_and_addresses_stay() {
         let moved = from_the_top("[a](cli.md) and [b](../README.md), [c](https://example.com/x)");
-        assert_eq!(
-            moved,
-            "[a](docs/cli.md) and [b](README.md), [c](https://example.com/x)"
-        );
+        assert_eq!(moved, "[a](docs/cli.md) and [b](README.md), [c](https://example.com/x)");
         assert_eq!(targets(&moved), ["docs/cli.md", "README.md", "https://example.com/x"]);
     }
 }

@@ -135,8 +135,14 @@ fn what_is_wrong_with_an_example_is_found() {
         ("claude mcp add offleash -- offleash mcp --allow pypi.org", None),
         ("sudo -u offleash offleash key create --state /x   # --comment", None),
         ("export KEY=$(offleash key create) --elsewhere", None),
-        ("offleash run --memroy 1G -- ./x", Some("`offleash run` has no --memroy")),
-        ("offleash image pull --fast x", Some("`offleash image pull` has no --fast")),
+        (
+            "offleash run --memroy 1G -- ./x",
+            Some("`offleash run` has no --memroy"),
+        ),
+        (
+            "offleash image pull --fast x",
+            Some("`offleash image pull` has no --fast"),
+        ),
         ("$ offleash jump", Some("no command `offleash jump`")),
     ] {
         assert_eq!(wrong(line, &helps).first().map(String::as_str), expected, "{line}");
@@ -153,7 +159,11 @@ fn commands_and_flags_in_documents_are_those_of_the_program() {
             continue;
         }
         for line in shown(&fs::read_to_string(&document).unwrap()) {
-            found.extend(wrong(&line, &helps).into_iter().map(|why| format!("{name}: {why}: {line}")));
+            found.extend(
+                wrong(&line, &helps)
+                    .into_iter()
+                    .map(|why| format!("{name}: {why}: {line}")),
+            );
         }
     }
     assert!(found.is_empty(), "{}", found.join("\n"));

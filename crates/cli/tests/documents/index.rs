@@ -50,7 +50,8 @@ fn first_sentence(document: &Path) -> String {
     let text = fs::read_to_string(document).unwrap();
     let body = text.lines().skip_while(|line| !line.starts_with("# ")).skip(1);
     // What begins with a space is code.
-    let is_text = |line: &&str| !line.is_empty() && !line.starts_with(['<', '|', '#', '!', ' ']) && !line.starts_with("```");
+    let is_text =
+        |line: &&str| !line.is_empty() && !line.starts_with(['<', '|', '#', '!', ' ']) && !line.starts_with("```");
     let paragraph: Vec<&str> = body.skip_while(|line| !is_text(line)).take_while(is_text).collect();
     let paragraph = paragraph.join(" ");
     let end = [". ", ": "].iter().filter_map(|end| paragraph.find(end)).min();
@@ -58,7 +59,11 @@ fn first_sentence(document: &Path) -> String {
     // The text of a link, without where it leads.
     let mut plain = String::new();
     for (number, piece) in sentence.split("](").enumerate() {
-        let rest = if number == 0 { piece } else { piece.split_once(')').map_or("", |(_, rest)| rest) };
+        let rest = if number == 0 {
+            piece
+        } else {
+            piece.split_once(')').map_or("", |(_, rest)| rest)
+        };
         plain.push_str(rest);
     }
     format!("{}.", plain.replace('[', ""))
@@ -93,7 +98,11 @@ fn the_list_for_language_models_is_that_of_the_site() {
 
 /// The keys and values between the lines `---` at the beginning.
 fn front_matter(text: &str) -> Vec<(&str, &str)> {
-    let inner = text.strip_prefix("---\n").and_then(|rest| rest.split_once("\n---\n")).unwrap().0;
+    let inner = text
+        .strip_prefix("---\n")
+        .and_then(|rest| rest.split_once("\n---\n"))
+        .unwrap()
+        .0;
     inner.lines().map(|line| line.split_once(": ").unwrap()).collect()
 }
 
@@ -104,11 +113,24 @@ fn the_skill_is_one_that_agents_load() {
     let text = fs::read_to_string(directory.join("SKILL.md")).unwrap();
     let keys = front_matter(&text);
     let value = |name: &str| keys.iter().find(|(key, _)| *key == name).map(|(_, value)| *value);
-    assert_eq!(value("name").map(Path::new), Some(Path::new(directory.file_name().unwrap())));
+    assert_eq!(
+        value("name").map(Path::new),
+        Some(Path::new(directory.file_name().unwrap()))
+    );
     let description = value("description").unwrap();
-    assert!(description.len() <= 1024 && !description.contains(": "), "{description}");
+    assert!(
+        description.len() <= 1024 && !description.contains(": "),
+        "{description}"
+    );
     assert!(value("compatibility").unwrap().len() <= 500);
-    let known = ["name", "description", "license", "compatibility", "metadata", "allowed-tools"];
+    let known = [
+        "name",
+        "description",
+        "license",
+        "compatibility",
+        "metadata",
+        "allowed-tools",
+    ];
     assert!(keys.iter().all(|(key, _)| known.contains(key)), "{keys:?}");
     assert!(text.lines().count() <= 500);
 }

@@ -80,7 +80,10 @@ fn anchors(text: &str) -> Vec<String> {
 fn headings_are_named_as_readers_of_markdown_name_them() {
     let text = "# One\n## `run`, two!\n```sh\n# no heading\n```\n## One\n";
     assert_eq!(anchors(text), ["one", "run-two", "one-1"]);
-    assert_eq!(links("[a](b.md#c) `[no](link)` ![d](e.png)\n```\n[f](g)\n```\n"), ["b.md#c", "e.png"]);
+    assert_eq!(
+        links("[a](b.md#c) `[no](link)` ![d](e.png)\n```\n[f](g)\n```\n"),
+        ["b.md#c", "e.png"]
+    );
 }
 
 #[test]

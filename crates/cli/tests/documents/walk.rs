@@ -46,7 +46,11 @@ fn is_line(expected: &str, line: &str) -> bool {
     let pieces: Vec<&str> = pieces.collect();
     for (number, piece) in pieces.iter().enumerate() {
         let is_last = number + 1 == pieces.len();
-        let found = if is_last { rest.strip_suffix(piece).map(|_| rest.len() - piece.len()) } else { rest.find(piece) };
+        let found = if is_last {
+            rest.strip_suffix(piece).map(|_| rest.len() - piece.len())
+        } else {
+            rest.find(piece)
+        };
         let Some(at) = found else { return false };
         rest = &rest[at + piece.len()..];
     }
@@ -86,7 +90,11 @@ fn walk(name: &str) {
     let steps = steps(&fs::read_to_string(root().join("docs").join(name)).unwrap());
     assert!(!steps.is_empty());
     let site = Site::new();
-    let (home, programs, said) = (site.root().join("home"), site.root().join("bin"), site.root().join("steps"));
+    let (home, programs, said) = (
+        site.root().join("home"),
+        site.root().join("bin"),
+        site.root().join("steps"),
+    );
     for directory in [&home, &programs, &said] {
         fs::create_dir(directory).unwrap();
     }
@@ -117,7 +125,12 @@ fn walk(name: &str) {
             step.said.join("\n")
         );
     }
-    assert_eq!(answers.len(), steps.len() + 1, "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(
+        answers.len(),
+        steps.len() + 1,
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 #[test]
@@ -140,4 +153,9 @@ fn what_is_said_is_compared_with_what_a_document_has() {
 #[test]
 fn the_tutorial_of_coding_agents_says_what_happens() {
     walk("tutorials/coding-agent.md");
+}
+
+#[test]
+fn the_audit_log_is_put_away_as_the_page_on_compliance_says() {
+    walk("compliance.md");
 }

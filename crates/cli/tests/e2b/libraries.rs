@@ -104,9 +104,7 @@ fn the_python_library_does_what_it_says() {
     checked.arg("-s").arg(place.of(PYTHON[0].0)).arg("--check");
     assert_good(checked);
     let mut command = Command::new(system_python());
-    command
-        .arg("-s")
-        .args(PYTHON_CASES.map(|(name, _)| place.of(name)));
+    command.arg("-s").args(PYTHON_CASES.map(|(name, _)| place.of(name)));
     let paths = [place.of("clients/python/src"), libraries];
     place.run(command, &[("PYTHONPATH", std::env::join_paths(paths).unwrap())]);
     place.end();
