@@ -74,7 +74,11 @@ fn values<'a>(text: &'a str, before: &'static str) -> impl Iterator<Item = &'a s
     pieces.filter_map(|piece| Some(piece.split_once('"')?.0))
 }
 
+/// What is not looked up: other sites, and the top of this one as the page for wrong addresses names it, which is shown at any.
 fn is_elsewhere(link: &str) -> bool {
+    if link == "/" {
+        return true;
+    }
     ["http://", "https://", "mailto:", "data:", "javascript:"]
         .iter()
         .any(|scheme| link.starts_with(scheme))
