@@ -73,6 +73,8 @@ enum Benchmark {
     Storage(bench::StorageOptions),
     /// What a sandbox of each level costs, beside runtimes of containers
     Levels(bench::LevelsOptions),
+    /// What rules of monitoring cost the processes that hold sandboxes
+    Monitoring(bench::MonitoringOptions),
     /// A program that takes part in `egress`
     #[command(hide = true)]
     EgressPart {
@@ -115,6 +117,9 @@ fn main() -> ExitCode {
         Task::Bench {
             benchmark: Benchmark::Simulated(options),
         } => bench::run_simulated(&options),
+        Task::Bench {
+            benchmark: Benchmark::Monitoring(options),
+        } => bench::run_monitoring(&options),
         Task::Bench {
             benchmark: Benchmark::EgressPart { part },
         } => bench::take_part(&part),

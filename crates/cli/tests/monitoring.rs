@@ -158,6 +158,33 @@ fn system_calls_that_are_refused_again_and_again() {
     attack("refused-calls", &[], program);
 }
 
+/// Looks where credentials are kept, in files, keyrings, other processes and at metadata services of clouds.
+fn hunt() -> String {
+    // keyctl(KEYCTL_READ, …) and ptrace(PTRACE_ATTACH, …) by their numbers: the C library has no function for the first.
+    let (keyctl, ptrace) = if cfg!(target_arch = "x86_64") {
+        (250, 101)
+    } else {
+        (219, 117)
+    };
+    format!(
+        "import ctypes, os, socket, time\nc = ctypes.CDLL(None)\nfiles = ['.ssh/id_ed25519', '.aws/credentials', '.netrc', '.kube/config', \
+         '.docker/config.json', '.config/gcloud/credentials.db']\nwhile True:\n for name in files:\n  try: open(os.path.join('/root', \
+         name)).read()\n  except OSError: pass\n c.syscall({keyctl}, 11, -3, 0, 0, 0)\n c.syscall({ptrace}, 16, 1, 0, 0)\n for place in \
+         ('169.254.169.254', '169.254.170.2', '100.100.100.200', 'metadata.google.internal'):\n  s = socket.socket(); s.settimeout(0.5)\n  \
+         try: s.connect((place, 80))\n  except OSError: pass\n  s.close()\n time.sleep(0.1)"
+    )
+}
+
+#[test]
+fn a_search_for_credentials() {
+    attack("credential-hunt", &["--allow", "allowed.example"], &hunt());
+}
+
+#[test]
+fn a_search_for_credentials_where_there_is_no_network() {
+    attack("credential-hunt", &[], &hunt());
+}
+
 /// A workspace of a person.
 fn documents(site: &Site) {
     for number in 0..200 {
@@ -294,6 +321,46 @@ fn honest_work_is_left_alone_a_compiler() {
     honest(
         "set -e; for n in 1 2 3 4 5 6 7 8; do printf 'int f%s(int x) { return x + %s; }\\n' $n $n > f$n.c; cc -O2 -c f$n.c; done; \
          printf 'int f1(int); int main() { return f1(-1); }\\n' > m.c; cc -o m m.c f*.o; ./m",
+    );
+}
+
+#[test]
+fn honest_work_is_left_alone_a_tree_of_packages_as_npm_writes_it() {
+    if !has_python() {
+        return;
+    }
+    // Each package is written elsewhere and renamed, over the one before; then all of it again, as an update does.
+    honest(
+        "cat > install.py <<'END'\nimport json, os, shutil\nfor version in range(2):\n for package in range(120):\n  staged = \
+         f'node_modules/.staging/p{package}'\n  os.makedirs(staged + '/lib')\n  open(staged + '/package.json', \
+         'w').write(json.dumps(dict(name=f'p{package}', version=version)))\n  for number in range(8): open(f'{staged}/lib/{number}.js', \
+         'w').write('exports.x = 1;\\n' * 40 + str(version))\n  final = f'node_modules/p{package}'\n  shutil.rmtree(final, \
+         ignore_errors=True)\n  os.rename(staged, final)\nEND\n/usr/bin/python3 -I -S install.py; tar -cf modules.tar node_modules; sleep 1.2",
+    );
+}
+
+#[test]
+fn honest_work_is_left_alone_training_on_every_processor() {
+    if !has_python() {
+        return;
+    }
+    honest(
+        "cat > train.py <<'END'\nimport os, random, sys\nchildren = []\nfor worker in range(4):\n pid = os.fork()\n if pid == 0:\n  \
+         rows = [[random.random() for _ in range(60)] for _ in range(60)]\n  for _ in range(3): rows = [[sum(a * b for a, b in zip(row, \
+         column)) / 60 for column in zip(*rows)] for row in rows]\n  open(f'weights{worker}.bin', 'wb').write(os.urandom(1 << 20))\n  \
+         os._exit(0)\n children.append(pid)\nfor pid in children: os.waitpid(pid, 0)\nEND\n/usr/bin/python3 -I -S train.py; sleep 1.2",
+    );
+}
+
+#[test]
+fn honest_work_is_left_alone_a_library_that_looks_for_its_metadata_service() {
+    if !has_python() {
+        return;
+    }
+    // As libraries of clouds do where they have been given nothing: a few tries at one place, and then they go on without.
+    honest(
+        "/usr/bin/python3 -I -S -c \"import socket, time\nfor _ in range(3):\n s = socket.socket(); s.settimeout(1)\n try: \
+         s.connect(('169.254.169.254', 80))\n except OSError: pass\n s.close(); time.sleep(0.2)\ntime.sleep(0.6)\"",
     );
 }
 

@@ -18,7 +18,9 @@ use crate::units::Millis;
 pub use builtin::{BUILTIN_RULES, BuiltinRule};
 pub use engine::{MAX_FIRINGS, MonitorEngine, MonitorSample, RuleFiring};
 pub use figure::{FigureKind, MonitorFigure};
-pub use shapes::{MINER_PORTS, entropy_millibits, is_generated_name, is_stratum};
+pub use shapes::{
+    MINER_PORTS, entropy_millibits, is_generated_name, is_metadata_service, is_stratum, reaches_for_credentials,
+};
 
 /// How many rules a policy may have of its own, those that change built-in ones included.
 pub const MAX_RULES: usize = 32;

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
 
-use offleash_core::monitor::{MINER_PORTS, MonitorFigure, is_generated_name};
+use offleash_core::monitor::{MINER_PORTS, MonitorFigure, is_generated_name, is_metadata_service};
 use serde::{Deserialize, Serialize};
 
 /// How many hosts are told apart; whoever connects to more has been noticed.
@@ -35,6 +35,8 @@ pub struct TrafficTotals {
     pub sent_bytes: u64,
     /// Connections that look like a miner's.
     pub miners: u64,
+    /// Refused connections to metadata services of clouds, and questions for their names.
+    pub metadata: u64,
 }
 
 /// Counts what a sandbox does with its network.
@@ -110,6 +112,10 @@ impl Traffic {
             add(&mut self.totals.miners, times);
             self.note(MonitorFigure::Miners, place.clone());
         }
+        if is_metadata_service(host) {
+            add(&mut self.totals.metadata, times);
+            self.note(MonitorFigure::Credentials, place.clone());
+        }
         self.note(MonitorFigure::RefusedConnections, place);
     }
 
@@ -125,6 +131,10 @@ impl Traffic {
         if refused > 0 {
             add(&mut self.totals.refused_names, refused);
             self.note(MonitorFigure::RefusedNames, name.to_owned());
+            if is_metadata_service(name) {
+                add(&mut self.totals.metadata, refused);
+                self.note(MonitorFigure::Credentials, name.to_owned());
+            }
         }
         if is_new && is_generated_name(name) {
             add(&mut self.totals.generated_names, 1);
@@ -175,6 +185,18 @@ mod tests {
         let totals = traffic.totals();
         assert_eq!((totals.connections, totals.hosts, totals.miners), (8, 2, 4));
         assert_eq!(traffic.examples(MonitorFigure::Miners), ["c.example:80"]);
+    }
+
+    #[test]
+    fn metadata_services_that_are_refused_are_told_apart() {
+        let mut traffic = Traffic::default();
+        traffic.refused("169.254.169.254", 80, 2);
+        traffic.refused("[fd00:ec2::254]", 80, 1);
+        traffic.refused("169.254.169.253", 53, 1);
+        traffic.name("Metadata.google.internal.", 1, true);
+        traffic.name("metadata.example", 1, true);
+        assert_eq!(traffic.totals().metadata, 4);
+        assert_eq!(traffic.examples(MonitorFigure::Credentials).len(), 3);
     }
 
     #[test]

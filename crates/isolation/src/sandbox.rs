@@ -340,6 +340,8 @@ pub struct ActivityMeasure {
     pub refused_calls: u64,
     /// Connections that were tried where there is no network.
     pub strays: u64,
+    /// Refused calls that read keyrings or other processes, and connections to metadata services where there is no network.
+    pub credentials: u64,
 }
 
 /// A descriptor and what to wait for.

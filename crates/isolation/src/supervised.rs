@@ -361,12 +361,8 @@ impl<H: LevelHolding> Sandbox for SupervisedSandbox<H> {
     }
 
     fn activity(&mut self, counts_forks: bool) -> ActivityMeasure {
-        let (refused_calls, strays) = self.served.link.refused();
-        ActivityMeasure {
-            refused_calls,
-            strays,
-            ..self.served.watcher.activity(counts_forks)
-        }
+        let measured = self.served.watcher.activity(counts_forks);
+        self.served.link.with_refused(measured)
     }
 
     fn throttle(&mut self, cpus_millis: u64) -> Result<(), IsolationError> {

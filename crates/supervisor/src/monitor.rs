@@ -7,7 +7,7 @@ mod workspace;
 
 use std::time::{Duration, Instant};
 
-use offleash_core::approval::{ApprovalAnswer, ApprovalQuestion};
+use offleash_core::approval::{ApprovalAnswer, ApprovalSubject};
 use offleash_core::id::RunId;
 use offleash_core::monitor::{MonitorEngine, MonitorFigure, MonitorRule, MonitorSample, RuleFiring, effective_rules};
 use offleash_core::plan::Plan;
@@ -21,6 +21,8 @@ use workspace::WorkspaceWatch;
 
 /// How long it is between two samples at least.
 const PERIOD: Duration = Duration::from_millis(500);
+/// How much is written down of what a question was about, in bytes; parameters of a tool may be long.
+const MAX_ABOUT: usize = 1024;
 /// How old a sandbox is whose end is worth a sample.
 const WORTH_A_LAST: Duration = Duration::from_millis(100);
 
@@ -30,6 +32,7 @@ pub(crate) struct SandboxMonitor {
     engine: MonitorEngine,
     began: Instant,
     due: Instant,
+    watches: bool,
     counts_forks: bool,
     workspace: Option<WorkspaceWatch>,
     cpu_us: u64,
@@ -50,6 +53,7 @@ impl SandboxMonitor {
         let workspace = engine.watches(&of_files).then(|| WorkspaceWatch::of(plan)).flatten();
         let now = Instant::now();
         Self {
+            watches: engine.watches(MonitorFigure::ALL),
             counts_forks: engine.watches(&[MonitorFigure::Forks]),
             engine,
             began: now,
@@ -62,8 +66,11 @@ impl SandboxMonitor {
         }
     }
 
-    /// Whether it is time for a sample; also before, at the end of a sandbox that is not younger than any.
+    /// Whether it is time for a sample; also before, at the end of a sandbox that is not younger than any. Never without rules.
     pub(crate) fn is_due(&self, is_end: bool) -> bool {
+        if !self.watches {
+            return false;
+        }
         let now = Instant::now();
         now >= self.due || (is_end && now >= self.began + WORTH_A_LAST)
     }
@@ -91,9 +98,11 @@ impl SandboxMonitor {
         self.alerts.push(alert);
     }
 
-    /// Puts it in the audit log how a question about a connection was answered.
-    pub(crate) fn note_decision(&self, question: &ApprovalQuestion, answer: ApprovalAnswer) {
-        let data = json!({ "about": question.about.to_string(), "rule": question.rule, "answer": answer });
+    /// Puts it in the audit log how a question was decided that somebody was asked: by an answer, or because there was none.
+    pub(crate) fn note_decision(&self, about: &ApprovalSubject, rule: Option<&str>, answer: ApprovalAnswer) {
+        let mut about = about.to_string();
+        about.truncate(about.floor_char_boundary(MAX_ABOUT));
+        let data = json!({ "about": about, "rule": rule, "answer": answer });
         self.append("approval_decided", data);
     }
 
@@ -135,8 +144,11 @@ impl SandboxMonitor {
                 .with(MonitorFigure::ProtectedNames, counts.protected_names);
         }
         let Some(traffic) = gateway.map(Gateway::traffic) else {
-            return sample.with(MonitorFigure::RefusedConnections, activity.strays);
+            return sample
+                .with(MonitorFigure::RefusedConnections, activity.strays)
+                .with(MonitorFigure::Credentials, activity.credentials);
         };
+        let credentials = activity.credentials.saturating_add(traffic.metadata);
         sample
             .with(MonitorFigure::Connections, traffic.connections)
             .with(MonitorFigure::RefusedConnections, traffic.refused_connections)
@@ -145,6 +157,7 @@ impl SandboxMonitor {
             .with(MonitorFigure::GeneratedNames, traffic.generated_names)
             .with(MonitorFigure::Sent, traffic.sent_bytes >> 10)
             .with(MonitorFigure::Miners, traffic.miners)
+            .with(MonitorFigure::Credentials, credentials)
     }
 
     fn alert(&self, firing: RuleFiring, gateway: Option<&Gateway>) -> AlertRecord {

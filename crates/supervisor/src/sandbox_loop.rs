@@ -232,16 +232,17 @@ enum Asker {
 /// What is asked of a client: it has one question at a time, whoever asks.
 #[derive(Debug, Default)]
 struct QuestionLine {
-    open: Option<(Asker, u64)>,
+    open: Option<(Asker, ApprovalQuestion)>,
     waiting: VecDeque<(Asker, ApprovalQuestion)>,
 }
 
 impl QuestionLine {
-    /// Takes a question back, all of this asker's without a number; says whether it was open.
-    fn withdraw(&mut self, asker: Asker, id: Option<u64>) -> bool {
+    /// Takes a question back, all of this asker's without a number; the one that was open.
+    fn withdraw(&mut self, asker: Asker, id: Option<u64>) -> Option<ApprovalQuestion> {
         let is_it = |by: Asker, number: u64| by == asker && id.is_none_or(|id| id == number);
         self.waiting.retain(|(by, question)| !is_it(*by, question.id));
-        self.open.take_if(|(by, number)| is_it(*by, *number)).is_some()
+        let open = self.open.take_if(|(by, question)| is_it(*by, question.id));
+        open.map(|(_, question)| question)
     }
 }
 
@@ -251,10 +252,14 @@ impl LoopSandbox<'_> {
         self.findings.end(ending);
     }
 
-    /// Answers the open question, if it has this number.
+    /// Answers the open question, if it has this number; in the audit log, too, if somebody was asked.
     pub(crate) fn answer(&mut self, id: u64, approval: ApprovalAnswer) {
-        if let Some((asker, id)) = self.questions.open.take_if(|(_, open)| *open == id) {
-            self.answer_to(asker, id, approval);
+        if let Some((asker, question)) = self.questions.open.take_if(|(_, open)| open.id == id) {
+            if approval != ApprovalAnswer::NoTerminal {
+                self.monitor
+                    .note_decision(&question.about, question.rule.as_deref(), approval);
+            }
+            self.answer_to(asker, question.id, approval);
         }
     }
 
@@ -458,7 +463,7 @@ impl<'a> SandboxLoop<'a> {
         if let Some(lost) = self.held.gateway.and_then(Gateway::loss) {
             self.has_lost_network = true;
             let line = loss(lost).line();
-            self.withdraw(client, Asker::Gateway, None);
+            self.withdraw(client, Asker::Gateway, None, None);
             client.network_lost(line);
         }
     }
@@ -471,7 +476,10 @@ impl<'a> SandboxLoop<'a> {
         for notice in questions.take() {
             match notice {
                 Notice::Asked(question) => self.line_up(Asker::Gateway, question),
-                Notice::Withdrawn(id) => self.withdraw(client, Asker::Gateway, Some(id)),
+                // It takes one back when its time is over.
+                Notice::Withdrawn(id) => {
+                    self.withdraw(client, Asker::Gateway, Some(id), Some(ApprovalAnswer::Timeout));
+                }
             }
         }
     }
@@ -482,13 +490,17 @@ impl<'a> SandboxLoop<'a> {
         for notice in notices {
             match notice {
                 AskNotice::Asked(question) => self.line_up(Asker::Tools, question),
-                AskNotice::Withdrawn(id) => self.withdraw(client, Asker::Tools, Some(id)),
+                AskNotice::Withdrawn(id) => self.withdraw(client, Asker::Tools, Some(id), None),
+                AskNotice::TimedOut(id) => {
+                    self.withdraw(client, Asker::Tools, Some(id), Some(ApprovalAnswer::Timeout));
+                }
                 AskNotice::Noted(line) => client.tool_noted(line),
+                AskNotice::Decided { about, answer } => self.held.monitor.note_decision(&about, None, answer),
             }
         }
         if self.held.tools.as_ref().is_some_and(|tools| tools.interest().is_none()) {
             // Nobody is there who waits for an answer.
-            self.withdraw(client, Asker::Tools, None);
+            self.withdraw(client, Asker::Tools, None, None);
         }
     }
 
@@ -499,10 +511,22 @@ impl<'a> SandboxLoop<'a> {
         }
     }
 
-    fn withdraw<C: SandboxClient>(&mut self, client: &mut C, asker: Asker, id: Option<u64>) {
-        if self.held.questions.withdraw(asker, id) {
-            client.withdraw();
+    /// Takes a question back, which may have been decided by that.
+    fn withdraw<C: SandboxClient>(
+        &mut self,
+        client: &mut C,
+        asker: Asker,
+        id: Option<u64>,
+        decided: Option<ApprovalAnswer>,
+    ) {
+        let Some(question) = self.held.questions.withdraw(asker, id) else {
+            return;
+        };
+        if let Some(answer) = decided {
+            let rule = question.rule.as_deref();
+            self.held.monitor.note_decision(&question.about, rule, answer);
         }
+        client.withdraw();
     }
 
     /// Puts the next question to the client when none is open.
@@ -511,7 +535,7 @@ impl<'a> SandboxLoop<'a> {
             && let Some((asker, question)) = self.held.questions.waiting.pop_front()
         {
             let id = question.id;
-            self.held.questions.open = Some((asker, id));
+            self.held.questions.open = Some((asker, question.clone()));
             if let Some(approval) = client.ask(question) {
                 self.held.answer(id, approval);
             }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use offleash_core::approval::{ApprovalAnswer, ApprovalQuestion};
+use offleash_core::approval::{ApprovalAnswer, ApprovalQuestion, ApprovalSubject};
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::record::ToolUse;
 use offleash_core::text::Text;
@@ -91,7 +91,12 @@ impl Dialogue for ToolsReport {
 enum ToolsNotice {
     Asked(ApprovalQuestion),
     Withdrawn(u64),
+    TimedOut(u64),
     Noted(String),
+    Decided {
+        about: ApprovalSubject,
+        answer: ApprovalAnswer,
+    },
 }
 
 impl Dialogue for ToolsNotice {
@@ -285,7 +290,11 @@ impl ToolQuestions {
                 match self.notices.next() {
                     Ok(Some(ToolsNotice::Asked(question))) => notices.push(AskNotice::Asked(question)),
                     Ok(Some(ToolsNotice::Withdrawn(id))) => notices.push(AskNotice::Withdrawn(id)),
+                    Ok(Some(ToolsNotice::TimedOut(id))) => notices.push(AskNotice::TimedOut(id)),
                     Ok(Some(ToolsNotice::Noted(line))) => notices.push(AskNotice::Noted(line)),
+                    Ok(Some(ToolsNotice::Decided { about, answer })) => {
+                        notices.push(AskNotice::Decided { about, answer });
+                    }
                     Ok(None) => break,
                     // It does not speak as it should, and is heard no more.
                     Err(_) => {
@@ -364,7 +373,9 @@ async fn tell_notices(mut notices: UnboundedReceiver<AskNotice>, mut to: OwnedWr
         let notice = match notice {
             AskNotice::Asked(question) => ToolsNotice::Asked(question),
             AskNotice::Withdrawn(id) => ToolsNotice::Withdrawn(id),
+            AskNotice::TimedOut(id) => ToolsNotice::TimedOut(id),
             AskNotice::Noted(line) => ToolsNotice::Noted(line),
+            AskNotice::Decided { about, answer } => ToolsNotice::Decided { about, answer },
         };
         to.write_all(&frame(&notice)?).await?;
     }

@@ -20,8 +20,17 @@ pub enum AskNotice {
     Asked(ApprovalQuestion),
     /// No answer is needed any more to the question of this number.
     Withdrawn(u64),
+    /// Nobody answered the question of this number in time.
+    TimedOut(u64),
     /// This became of a call, where notes are kept.
     Noted(String),
+    /// This became of a question that somebody was asked elsewhere.
+    Decided {
+        /// What it was about.
+        about: ApprovalSubject,
+        /// How it was decided.
+        answer: ApprovalAnswer,
+    },
 }
 
 /// Where questions go, and answers come from.
@@ -102,7 +111,7 @@ impl Asking {
     pub(crate) fn forget(&mut self, number: u32) {
         self.waiting.retain(|(waits, _)| *waits != number);
         if let Some(open) = self.open.take_if(|open| open.asked.0 == number) {
-            self.withdraw(open.id);
+            let _told = self.notices.send(AskNotice::Withdrawn(open.id));
         }
     }
 
@@ -120,7 +129,8 @@ impl Asking {
     /// The open question's time is over.
     pub(crate) fn timed_out(&mut self) -> Option<Decided> {
         let open = self.open.take()?;
-        self.withdraw(open.id);
+        // Who is not there any more hears it no more.
+        let _told = self.notices.send(AskNotice::TimedOut(open.id));
         Some(self.settle(open.asked, ApprovalAnswer::Timeout))
     }
 
@@ -175,11 +185,6 @@ impl Asking {
             ApprovalAnswer::Once | ApprovalAnswer::Timeout | ApprovalAnswer::TooMany => {}
         }
         Decided { number, call, answer }
-    }
-
-    fn withdraw(&self, id: u64) {
-        // Whoever answered may be gone.
-        let _told = self.notices.send(AskNotice::Withdrawn(id));
     }
 }
 

@@ -153,8 +153,12 @@ pub(crate) const MONITORING_FIGURES_END: &str = r"
 - `overwrites`, `removals` and `protected-names` are known of a workspace with an overlay: of its first 4,000 changed
   entries, 32 directories deep.
 - `sent` of a connection is known when that ends. Requests that share a connection count once.
-- Programs that are started (`exec`), and reads of files, are known to no one outside. So nobody is told of a search for
-  credentials. The sandbox does not have them: see [policy.md](policy.md#protected-names).
+- Programs that are started (`exec`), and reads of files, are known to no one outside who is not root: an overlay reads its lower
+  files without a notification, and what Landlock or a missing file refuses is told to nobody. No rule can watch it. So a search for
+  credentials that only reads files is not noticed. The sandbox does not have them: see [policy.md](policy.md#protected-names).
+- `credentials` is what of such a search does show. Of connections and questions to metadata services (169.254.169.254, its like at other
+  clouds, `metadata.google.internal` …) those that are refused count; whoever allows such a service means it. Calls are `keyctl`, `add_key`, `request_key`,
+  `ptrace`, `process_vm_readv`, `process_vm_writev`, `pidfd_getfd` and `open_by_handle_at`, where the filter refuses them.
 - A supervisor tells its server of an alert when the server samples (`sample_seconds`). It acts by itself before that.
 ";
 
@@ -173,11 +177,15 @@ the built-in rules alone.
 | 200 files that are encrypted in their places | `mass-overwrite` | 0.7 s |
 | a miner that signs in to a pool; one whose pool is refused | `miner` | 0.8 s, 0.8 s |
 | system calls that are refused again and again | `refused-calls` | 0.6 s |
-| a search for credentials | none: reads are not known outside | – |
+| a search for credentials in files, keyrings, processes and at metadata services, with a network and without | `credential-hunt` | HUNT |
+| a search for credentials in files alone | none: reads are not known outside | – |
 
-Honest work was told of nothing: archives, copies, edits and removals of 200 files; a compiler; loops in a shell and in Python.
+Honest work was told of nothing: archives, copies, edits and removals of 200 files; a tree of packages, written as npm does and
+then updated; a compiler; loops in a shell and in Python; training in four processes; a library that asks a metadata service three times.
 November 2026, two CPUs under load, unoptimized build:
 `OFFLEASH_SHOW_MONITORING=1 cargo test --workspace --test monitoring -- --nocapture`.
+
+COST
 ";
 
 pub(crate) const POLICY_BEGINNING: &str = r"A policy is a TOML file. `offleash run --policy FILE` uses it, and `offleash policy check FILE` checks it.

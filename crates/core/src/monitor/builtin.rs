@@ -118,6 +118,12 @@ pub const BUILTIN_RULES: &[BuiltinRule] = &[
         "a connection to a pool of miners",
     ),
     rule(
+        "credential-hunt",
+        (MonitorFigure::Credentials, 8, 10),
+        MonitorAction::Alert,
+        "a search for credentials in more than one place; libraries of clouds ask a metadata service two or three times",
+    ),
+    rule(
         "busy-cpu",
         (MonitorFigure::Cpu, 90, 600),
         MonitorAction::Log,

@@ -65,6 +65,7 @@ figures! {
     GeneratedNames "generated-names" Count "names" "questions for long names that look like data: much entropy, or more than 120 bytes";
     Sent "sent" Count "KiB" "what was sent on connections, at the latest when one ends";
     RefusedCalls "refused-calls" Count "system calls" "system calls that the filter refused";
+    Credentials "credentials" Count "attempts" "attempts to get at credentials that show outside: refused connections to metadata services of clouds, questions for their names, and refused calls that read keyrings or other processes";
     Miners "miners" Count "connections" "connections to ports of mining pools, or whose first bytes are a miner's";
 }
 

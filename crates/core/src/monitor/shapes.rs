@@ -1,7 +1,40 @@
 //! What names and first bytes look like.
 
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 /// Ports on which pools of miners listen, and hardly anything else does.
 pub const MINER_PORTS: [u16; 10] = [3333, 3334, 4444, 5588, 14433, 14444, 20535, 45560, 45700, 53333];
+
+/// Addresses at which clouds hand out credentials of a machine: of Amazon's instances, containers and pods, and of those who took the
+/// first one over; of Alibaba and of Oracle.
+const METADATA_ADDRESSES: [IpAddr; 7] = [
+    IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)),
+    IpAddr::V4(Ipv4Addr::new(169, 254, 170, 2)),
+    IpAddr::V4(Ipv4Addr::new(169, 254, 170, 23)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23)),
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
+];
+/// Names by which they are found.
+const METADATA_NAMES: [&str; 5] = [
+    "metadata.google.internal",
+    "metadata.goog",
+    "instance-data",
+    "instance-data.ec2.internal",
+    "metadata.azure.internal",
+];
+/// Calls that read keyrings, or memory and files of other processes, and are refused.
+const CREDENTIAL_CALLS: [&str; 8] = [
+    "add_key",
+    "request_key",
+    "keyctl",
+    "ptrace",
+    "process_vm_readv",
+    "process_vm_writev",
+    "pidfd_getfd",
+    "open_by_handle_at",
+];
 
 /// How much of a connection's beginning is looked at, in bytes.
 const FIRST_BYTES: usize = 1024;
@@ -51,6 +84,21 @@ pub fn is_generated_name(name: &str) -> bool {
             .count()
     };
     name.len() > LONG_NAME || longer(LONG_LABEL) > 0 || longer(LONG_LABELS) > 1
+}
+
+/// Whether a host, by its name or its address, is a service at which a cloud hands out credentials of a machine.
+pub fn is_metadata_service(host: &str) -> bool {
+    let host = host.trim_end_matches('.');
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    match bare.unwrap_or(host).parse::<IpAddr>() {
+        Ok(address) => METADATA_ADDRESSES.contains(&address.to_canonical()),
+        Err(_) => METADATA_NAMES.iter().any(|name| name.eq_ignore_ascii_case(host)),
+    }
+}
+
+/// Whether a system call that was refused would have read keyrings or other processes.
+pub fn reaches_for_credentials(call: &str) -> bool {
+    CREDENTIAL_CALLS.contains(&call)
 }
 
 /// Whether the first bytes of a connection are those of a miner that signs in to a pool (the protocols called stratum).

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use offleash_core::monitor::{is_metadata_service, reaches_for_credentials};
 use offleash_core::record::DenialRecord;
 use offleash_core::text::Text;
 use offleash_sys::seccomp::{CallNotification, NotifyListener, PeerAddress};
@@ -15,6 +16,7 @@ pub(super) struct DenialCounts {
     counted: BTreeMap<(&'static str, String, String), u64>,
     calls: u64,
     strays: u64,
+    credentials: u64,
 }
 
 impl DenialCounts {
@@ -29,6 +31,9 @@ impl DenialCounts {
         }
         match call.peer_address(listener) {
             Ok(Some(PeerAddress::Internet(peer))) if !peer.ip().is_loopback() => {
+                if is_metadata_service(&peer.ip().to_string()) {
+                    self.credentials = self.credentials.saturating_add(1);
+                }
                 self.count("network", peer.to_string(), "network: none".to_owned());
             }
             // Inside the sandbox, or a call that fails anyway.
@@ -37,6 +42,9 @@ impl DenialCounts {
     }
 
     fn count(&mut self, subject: &'static str, name: String, rule: String) {
+        if subject == "syscall" && reaches_for_credentials(&name) {
+            self.credentials = self.credentials.saturating_add(1);
+        }
         let total = if subject == "network" {
             &mut self.strays
         } else {
@@ -61,6 +69,11 @@ impl DenialCounts {
     /// Connections that were tried where there is no network.
     pub(super) fn strays(&self) -> u64 {
         self.strays
+    }
+
+    /// Refused calls that read keyrings or other processes, and connections to metadata services where there is no network.
+    pub(super) fn credentials(&self) -> u64 {
+        self.credentials
     }
 
     pub(super) fn into_list(self) -> Vec<DenialRecord> {
@@ -94,6 +107,8 @@ mod tests {
             denials.count("network", number.to_string(), "rule".to_owned());
         }
         assert_eq!((denials.calls(), denials.strays()), (3, 261));
+        denials.count("syscall", "keyctl".to_owned(), "rule".to_owned());
+        assert_eq!((denials.calls(), denials.credentials()), (4, 1));
         let list = denials.into_list();
         assert_eq!(list.len(), MAX_DENIALS + 1);
         assert_eq!(

@@ -26,7 +26,7 @@ use self::denials::{DenialCounts, is_observation};
 use self::renames::PendingRenames;
 use crate::error::IsolationError;
 use crate::limits::COMMAND_OOM_SCORE;
-use crate::sandbox::{DescriptorInterest, ExecId, SandboxEvent};
+use crate::sandbox::{ActivityMeasure, DescriptorInterest, ExecId, SandboxEvent};
 
 /// The most bytes taken from the guest in one turn, so that signals and limits get their turn too.
 const TURN_BYTES: usize = 1024 * 1024;
@@ -312,9 +312,14 @@ impl GuestLink {
         self.report.take()
     }
 
-    /// How many system calls were refused so far, and how many connections were tried where there is no network.
-    pub(crate) fn refused(&self) -> (u64, u64) {
-        (self.denials.calls(), self.denials.strays())
+    /// What was refused so far, counted into what else is known.
+    pub(crate) fn with_refused(&self, measured: ActivityMeasure) -> ActivityMeasure {
+        ActivityMeasure {
+            refused_calls: self.denials.calls(),
+            strays: self.denials.strays(),
+            credentials: self.denials.credentials(),
+            ..measured
+        }
     }
 
     /// Closes the control socket, at which the guest kills everything and ends.

@@ -179,9 +179,16 @@ async fn hear_questions(mut notices: UnboundedReceiver<AskNotice>, state: Arc<Do
             }
             AskNotice::Withdrawn(id) => {
                 state.take(id);
-                state.note(format!("approval {id} was not given in time, or is needed no more"));
+                state.note(format!("approval {id} is needed no more"));
+            }
+            AskNotice::TimedOut(id) => {
+                if let Some(question) = state.take(id) {
+                    state.decided(question, ApprovalAnswer::Timeout);
+                }
             }
             AskNotice::Noted(line) => state.note(line),
+            // It is told from here, and never heard here.
+            AskNotice::Decided { .. } => {}
         }
     }
 }
@@ -227,16 +234,27 @@ impl DoorState {
 
     fn decide(&self, question: u64, answer: ApprovalAnswer) -> DoorReply {
         // Whoever takes it answers: a second answer finds none.
-        if !self.take(question) || self.answers.send((question, answer)).is_err() {
+        let Some(asked) = self.take(question) else {
+            return DoorReply::Missing;
+        };
+        if self.answers.send((question, answer)).is_err() {
             return DoorReply::Missing;
         }
-        self.note(format!("approval {question}: {answer}"));
+        self.decided(asked, answer);
         DoorReply::Done
     }
 
-    fn take(&self, question: u64) -> bool {
+    fn take(&self, question: u64) -> Option<ApprovalQuestion> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.take_if(|(asked, _)| asked.id == question).is_some()
+        open.take_if(|(asked, _)| asked.id == question).map(|(asked, _)| asked)
+    }
+
+    /// Has it on record how a question was decided.
+    fn decided(&self, question: ApprovalQuestion, answer: ApprovalAnswer) {
+        self.note(format!("approval {}: {answer}", question.id));
+        let about = question.about;
+        // Whoever keeps the record may be gone.
+        let _told = self.notes.send(AskNotice::Decided { about, answer });
     }
 
     fn answer(&self, call: u64, outcome: CallOutcome) -> DoorReply {

@@ -111,7 +111,7 @@ fn nobody_who_answers_is_a_denial_and_callers_who_leave_take_their_question_back
     let id = asked(&mut heard).id;
     let decided = asking.timed_out().expect("its call");
     assert_eq!(decided.answer, ApprovalAnswer::Timeout);
-    assert_eq!(heard.try_recv(), Ok(AskNotice::Withdrawn(id)));
+    assert_eq!(heard.try_recv(), Ok(AskNotice::TimedOut(id)));
     assert!(asking.answered(id, ApprovalAnswer::Run).is_none());
 
     asking.take(2, call(&mut desk, 1));

@@ -28,7 +28,7 @@ impl Client {
         Ok(Self { connection })
     }
 
-    pub(super) fn create(&mut self, seconds: u32) -> Result<Sandbox, TaskError> {
+    pub(in crate::bench) fn create(&mut self, seconds: u32) -> Result<Sandbox, TaskError> {
         self.create_of("base", seconds)
     }
 
@@ -64,7 +64,7 @@ impl Client {
     }
 
     /// Runs a command to its end.
-    pub(super) fn run(&mut self, sandbox: &Sandbox, argv: &[&str]) -> Result<(), TaskError> {
+    pub(in crate::bench) fn run(&mut self, sandbox: &Sandbox, argv: &[&str]) -> Result<(), TaskError> {
         let message = json!({ "process": { "cmd": argv[0], "args": &argv[1..] }, "stdin": false }).to_string();
         let mut frame = vec![0];
         frame.extend(u32::try_from(message.len()).unwrap_or(0).to_be_bytes());

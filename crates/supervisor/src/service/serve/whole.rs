@@ -65,13 +65,12 @@ impl SocketClients {
         number: u64,
         answer: ApprovalAnswer,
     ) -> Outcome {
-        let Some((question, _)) = self.asked.take_if(|(question, _)| question.id == number) else {
+        if self.asked.take_if(|(question, _)| question.id == number).is_none() {
             return Err(SupervisorFailure::NoProcess);
-        };
+        }
         held.answer(number, answer);
         let line = format!("approval n{number}: {answer}");
         self.service.log.note(LogLevel::Info, &line);
-        held.monitor.note_decision(&question, answer);
         self.answer(client, &SupervisorReply::Done);
         Ok(())
     }
