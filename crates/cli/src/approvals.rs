@@ -24,11 +24,18 @@ pub(crate) fn approvals(arguments: &ApprovalsArgs, state: Option<&Path>) -> Resu
         None => list(&ApprovalListArgs::default(), state),
         Some(ApprovalsCommand::Ls(how)) => list(how, state),
         Some(ApprovalsCommand::Approve(how)) => {
-            let (scope, answer) = match how.for_sandbox {
-                true => ("sandbox", ApprovalAnswer::Run),
-                false => ("once", ApprovalAnswer::Once),
+            let (scope, answer) = match (how.always, how.for_sandbox) {
+                (true, _) => ("always", ApprovalAnswer::Always),
+                (false, true) => ("sandbox", ApprovalAnswer::Run),
+                (false, false) => ("once", ApprovalAnswer::Once),
             };
             decide(&how.id, answer, "approve", &json!({ "scope": scope }), state)
+        }
+        Some(ApprovalsCommand::Allowed(how)) => allowed(how, state),
+        Some(ApprovalsCommand::Forget(how)) => {
+            check_id(&how.id, "is no allowed host", "`offleash approvals allowed` lists them")?;
+            client(state)?.delete(&format!("/v1/approvals/allowed/{}", how.id))?;
+            Ok(ExitCode::SUCCESS)
         }
         Some(ApprovalsCommand::Deny(how)) => decide(&how.id, ApprovalAnswer::Denied, "deny", &json!({}), state),
     }
@@ -63,6 +70,36 @@ fn list(how: &ApprovalListArgs, state: Option<&Path>) -> Result<ExitCode, Failur
     table.print()
 }
 
+/// The hosts that were allowed for good.
+fn allowed(how: &ApprovalListArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let listed = client(state)?.get("/v1/approvals/allowed")?;
+    let all = listed
+        .get("allowed")
+        .and_then(Value::as_array)
+        .cloned()
+        .unwrap_or_default();
+    if how.json {
+        let lines: String = all.iter().map(|one| format!("{one}\n")).collect();
+        terminal::print(lines.as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = Table::new(&["ID", "KEY", "TEMPLATE", "RULE", "ASKED BY"]);
+    for one in &all {
+        let text = |name: &str| one.get(name).and_then(Value::as_str).unwrap_or("-").to_owned();
+        table.row([text("id"), text("key"), text("template"), text("rule"), text("sandbox")]);
+    }
+    table.print()
+}
+
+/// Refuses what no id is written like: as they are, nothing of one is to be encoded.
+fn check_id(id: &str, what: &str, hint: &str) -> Result<(), Failure> {
+    if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+        let id = Text::from(OsStr::new(id));
+        return Err(Failure::new(format!("`{id}` {what}")).with_hint(hint));
+    }
+    Ok(())
+}
+
 fn decide(
     id: &str,
     answer: ApprovalAnswer,
@@ -70,12 +107,11 @@ fn decide(
     body: &Value,
     state: Option<&Path>,
 ) -> Result<ExitCode, Failure> {
-    // As ids are written, nothing of one is to be encoded.
-    if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
-        let id = Text::from(OsStr::new(id));
-        return Err(Failure::new(format!("`{id}` is no approval"))
-            .with_hint("`offleash approvals ls` lists those that are open"));
-    }
+    check_id(
+        id,
+        "is no approval",
+        "`offleash approvals ls` lists those that are open",
+    )?;
     if !OwnDoors::find(state)?.decide(id, answer)? {
         client(state)?.post(&format!("/v1/approvals/{id}/{how}"), body)?;
     }
@@ -144,6 +180,14 @@ impl OwnDoors {
         let ((Ok(id), Ok(number)), Some(sandboxes)) = (asked, &self.sandboxes) else {
             return Ok(false);
         };
+        let is_ours = || sandboxes.ids().is_ok_and(|ids| ids.contains(&id));
+        if answer == ApprovalAnswer::Always && is_ours() {
+            return Err(
+                Failure::new("sandboxes of `offleash mcp` have no rules that an answer is written to").with_hint(
+                    "`--for-sandbox` allows it in this one; the policy of `offleash mcp --policy FILE` for good",
+                ),
+            );
+        }
         if of_network.is_some() {
             let supervisor = SupervisorClient::in_directory(&sandboxes.path_of(&id));
             return Ok(self

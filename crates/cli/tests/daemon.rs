@@ -51,6 +51,8 @@ mod sleeps;
 mod snapshots;
 #[path = "daemon/volumes.rs"]
 mod volumes;
+#[path = "daemon/webhooks.rs"]
+mod webhooks;
 #[path = "daemon/world.rs"]
 mod world;
 #[path = "daemon/zygotes.rs"]

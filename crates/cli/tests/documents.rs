@@ -65,7 +65,7 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 94] = [
+const COMMANDS: [&[&str]; 96] = [
     &[],
     &["run"],
     &["diff"],
@@ -122,6 +122,8 @@ const COMMANDS: [&[&str]; 94] = [
     &["approvals", "ls"],
     &["approvals", "approve"],
     &["approvals", "deny"],
+    &["approvals", "allowed"],
+    &["approvals", "forget"],
     &["policy"],
     &["policy", "check"],
     &["policy", "keys"],

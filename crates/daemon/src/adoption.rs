@@ -211,7 +211,10 @@ impl SandboxAdoption {
         if key.is_none() || !specification.network_pending {
             return !specification.network_pending;
         }
-        match self.secrets.network_order(key.as_deref(), &specification.network) {
+        let order = self
+            .secrets
+            .network_order(key.as_deref(), &entry.template(), &specification.network);
+        match order {
             Ok((order, _)) => self.core.host.supervisor(entry.id()).set_network(order).await.is_ok(),
             Err(_) => false,
         }

@@ -320,6 +320,12 @@ pub enum DaemonError {
         /// What was asked for.
         id: String,
     },
+    /// No such host was allowed for good for the caller's sandboxes.
+    #[error("allowed host `{}` not found", .id.escape_debug())]
+    UnknownAllowedHost {
+        /// What was asked for.
+        id: String,
+    },
     /// There is no such call, or nobody waits for its answer any more.
     #[error("sandbox `{id}` waits for no answer to call {call}")]
     UnknownCall {
@@ -445,6 +451,7 @@ impl Explained for DaemonError {
             | Self::UnknownCheckpoint { .. }
             | Self::MissingOrigin { .. }
             | Self::UnknownApproval { .. }
+            | Self::UnknownAllowedHost { .. }
             | Self::UnknownCall { .. }
             | Self::UnknownSecret { .. } => ErrorKind::NotFound,
             Self::Conflict { .. }
@@ -521,6 +528,7 @@ impl Explained for DaemonError {
                     .into(),
             ),
             Self::UnknownApproval { .. } => Some("`offleash approvals ls` lists those that are".into()),
+            Self::UnknownAllowedHost { .. } => Some("`offleash approvals allowed` lists those that are".into()),
             Self::UnknownSnapshot { .. } => Some("`offleash snapshot ls` lists the snapshots".into()),
             Self::UnknownCheckpoint { id, .. } => Some(format!("`offleash checkpoints {id}` lists its checkpoints")),
             Self::UnknownTemplate { .. } => Some("`offleash template ls` lists the templates".into()),

@@ -8,6 +8,7 @@
 mod admission;
 mod adoption;
 mod alerts;
+mod allowed_hosts;
 mod approvals;
 mod browsers;
 mod built_templates;
@@ -25,6 +26,7 @@ mod egress_route;
 mod ending;
 mod error;
 mod event_feed;
+mod event_listener;
 mod expiry;
 mod filling;
 mod forking;
@@ -84,6 +86,7 @@ mod webhook_config;
 mod webhooks;
 mod zygotes;
 
+pub use self::allowed_hosts::{AllowedHost, MAX_ALLOWED_HOSTS};
 pub use self::approvals::ApprovalView;
 pub use self::browsers::{BrowserRequest, BrowserSessionView, ContextChoice, SessionStatus};
 pub use self::caller::{Caller, LOCAL_KEY};
@@ -98,6 +101,7 @@ pub use self::config::{
 pub use self::contexts::{SandboxContexts, SandboxProcesses, SandboxStream, is_driver_tag};
 pub use self::daemon::{AuditVerification, ClientCall, ClientCalls, Daemon};
 pub use self::error::DaemonError;
+pub use self::event_listener::{EventListener, HeardEvent};
 pub use self::forking::{ForkRequest, ForkResults, MAX_FORKS};
 pub use self::inspection_error::InspectionError;
 pub use self::keys::KeyStore;

@@ -22,6 +22,7 @@ use offleash_supervisor::service::order::{LimitsOrder, NetworkOrder, SupervisorO
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::allowed_hosts;
 use crate::config::DaemonConfig;
 use crate::contexts::ContextTable;
 use crate::create_spec::CreateSpec;
@@ -369,10 +370,7 @@ impl SandboxMaker {
                 pids: Some(u64::from(pids)),
             },
             // Its secrets are put in before anybody has it.
-            network: NetworkOrder {
-                ask_timeout_ms: u64::try_from(config.tools.ask_timeout.as_millis()).ok(),
-                ..self.secrets.network_order(None, &specification.network)?.0
-            },
+            network: self.first_network(entry, &specification)?,
             allow_ptrace: specification.allow_ptrace,
             descent: ZygoteRole::Alone,
             wants_copy: false,
@@ -384,6 +382,15 @@ impl SandboxMaker {
             tools: specification.tools.order(&config.tools, &host.tool_ledger(entry.id())),
             monitors: config.monitors.clone(),
         })
+    }
+
+    /// What a sandbox may reach that is made now. Its secrets are put in before anybody has it.
+    fn first_network(&self, entry: &SandboxEntry, made: &Specification) -> Result<NetworkOrder, DaemonError> {
+        let template = entry.template();
+        let (mut order, _) = self.secrets.network_order(None, &template, &made.network)?;
+        allowed_hosts::apply(&self.core, &mut order, entry.owner().as_deref(), &template)?;
+        order.ask_timeout_ms = u64::try_from(self.config.tools.ask_timeout.as_millis()).ok();
+        Ok(order)
     }
 
     /// Makes a member of the pool the caller's; `false` if it is none any more.
@@ -432,7 +439,9 @@ impl SandboxMaker {
 
     /// Gives a member of the pool other rules, before it is anybody's: nobody ever has one with other rules than asked for.
     async fn give_network(&self, entry: &SandboxEntry, key: &str, wanted: &Specification) -> Result<bool, DaemonError> {
-        let (order, told) = self.secrets.network_order(Some(key), &wanted.network)?;
+        let (order, told) = self
+            .secrets
+            .network_order(Some(key), &entry.template(), &wanted.network)?;
         let marked = Specification {
             network_pending: true,
             ..Specification::clone(&entry.specification())

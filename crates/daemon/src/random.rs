@@ -52,6 +52,11 @@ pub(crate) fn secret_id() -> Result<String, DaemonError> {
     Ok(format!("sec_{}", name('s', 23)?))
 }
 
+/// The id of a host that was allowed for good: `h` and 11 characters of `[a-z0-9]`.
+pub(crate) fn allowed_host_id() -> Result<String, DaemonError> {
+    name('h', 11)
+}
+
 /// A random UUID (RFC 9562, version 4), as E2B's SDKs want builds to be called.
 pub(crate) fn uuid() -> Result<String, DaemonError> {
     let mut bytes = [0; 16];

@@ -198,16 +198,7 @@ impl SandboxRecords {
                 limit: request.limit.min(MAX_ROWS),
             })
         });
-        let event = |row: EventRow| SandboxEvent {
-            number: row.number,
-            sandbox: row.sandbox,
-            name: row.name,
-            template: template_names::shown(&row.template).to_owned(),
-            at: from_ms(row.at_ms),
-            reason: reason_in(row.detail.as_deref()),
-            kind: row.kind,
-        };
-        Ok(rows.await?.into_iter().map(event).collect())
+        Ok(rows.await?.into_iter().map(told).collect())
     }
 
     /// What `name` stands for: the caller's own living one or, if `ended`, the last of its own that had it.
@@ -272,6 +263,19 @@ fn lines_of(registry: &Registry, host: &SandboxHost, id: &str, lives: bool) -> R
             let noted = noted.into_iter().map(|noted| (noted.at_ms, noted.level(), noted.line));
             return Ok(rows.chain(noted).collect());
         }
+    }
+}
+
+/// An event, as it is told.
+pub(crate) fn told(row: EventRow) -> SandboxEvent {
+    SandboxEvent {
+        number: row.number,
+        sandbox: row.sandbox,
+        name: row.name,
+        template: template_names::shown(&row.template).to_owned(),
+        at: from_ms(row.at_ms),
+        reason: reason_in(row.detail.as_deref()),
+        kind: row.kind,
     }
 }
 

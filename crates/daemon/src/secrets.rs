@@ -13,6 +13,7 @@ use offleash_core::network::secret::SecretValue;
 use offleash_supervisor::clock::{from_ms, own_ms};
 use offleash_supervisor::service::order::{NetworkOrder, SecretOrder};
 
+use crate::allowed_hosts;
 use crate::caller::Caller;
 use crate::daemon_core::DaemonCore;
 use crate::error::DaemonError;
@@ -215,18 +216,19 @@ impl SecretStore {
 
 /// What gateways are told.
 impl SecretStore {
-    /// What the gateway of a sandbox of `key` is told, and of which secrets that tells it.
+    /// What the gateway of a sandbox of `key` and `template` is told, and of which secrets that tells it.
     ///
     /// # Errors
     /// `Invalid` and `Unsupported` for what cannot be told, `Store`.
     pub(crate) fn network_order(
         &self,
         key: Option<&str>,
+        template: &str,
         settings: &NetworkSettings,
     ) -> Result<(NetworkOrder, SecretVersions), DaemonError> {
         let rules = network::order(settings)?;
         let (secrets, told) = self.orders(key, settings)?;
-        let order = NetworkOrder {
+        let mut order = NetworkOrder {
             internet: rules.internet,
             allow: rules.allow,
             deny: rules.deny,
@@ -237,6 +239,7 @@ impl SecretStore {
             named_by_owner: rules.named_by_owner,
             secrets,
         };
+        allowed_hosts::apply(&self.core, &mut order, key, template)?;
         Ok((order, told))
     }
 
@@ -298,7 +301,7 @@ impl SecretStore {
     pub(crate) async fn renew_one(&self, entry: &SandboxEntry, _turn: &SandboxTurn<'_>) -> bool {
         let (key, before) = entry.read(|facts| (facts.key_id().map(str::to_owned), facts.told().cloned()));
         let specification = entry.specification();
-        let Ok((order, told)) = self.network_order(key.as_deref(), &specification.network) else {
+        let Ok((order, told)) = self.network_order(key.as_deref(), &entry.template(), &specification.network) else {
             return false;
         };
         if before.as_ref() == Some(&told) || (before.is_none() && told.is_empty()) {

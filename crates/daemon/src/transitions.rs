@@ -239,7 +239,9 @@ impl SandboxChanger {
         network::check(&network)?;
         let (entry, changer) = (self.core.sandboxes.find(caller, id)?, Arc::clone(self));
         // Secrets are those of whoever has the sandbox, whoever asks.
-        let (order, told) = self.secrets.network_order(entry.key_id().as_deref(), &network)?;
+        let (order, told) = self
+            .secrets
+            .network_order(entry.key_id().as_deref(), &entry.template(), &network)?;
         let by = who(caller);
         let work = async move {
             let _turn = entry.turn_at_once()?;

@@ -1,6 +1,7 @@
 //! Where messages of webhooks go, and with what they are signed.
 
 use std::fmt;
+use std::time::Duration;
 
 use offleash_images::RegistryAddress;
 
@@ -16,8 +17,11 @@ pub(crate) const TYPES: [&str; 8] = [
     "sandbox.approval.requested",
 ];
 
+/// How long an endpoint may take, if nothing else is said.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Where messages go.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct WebhooksConfig {
     /// The endpoints.
     pub urls: Vec<String>,
@@ -25,6 +29,19 @@ pub struct WebhooksConfig {
     pub secret: Vec<u8>,
     /// Of which types they are told; of all when empty.
     pub types: Vec<String>,
+    /// How long an endpoint may take until its answer begins.
+    pub answer_timeout: Duration,
+}
+
+impl Default for WebhooksConfig {
+    fn default() -> Self {
+        Self {
+            urls: Vec::new(),
+            secret: Vec::new(),
+            types: Vec::new(),
+            answer_timeout: ANSWER_TIMEOUT,
+        }
+    }
 }
 
 impl fmt::Debug for WebhooksConfig {
@@ -60,6 +77,11 @@ pub enum WebhookError {
 pub const MIN_SECRET: usize = 16;
 
 impl WebhooksConfig {
+    /// Whether messages of this type are wanted.
+    pub(crate) fn wants(&self, kind: &str) -> bool {
+        self.types.is_empty() || self.types.iter().any(|word| word == kind)
+    }
+
     /// Checks that messages can be sent like that.
     ///
     /// # Errors

@@ -1,7 +1,8 @@
 //! Tells other programs of what happens to sandboxes, by signed requests over HTTP.
 //!
-//! Nobody waits for them: each endpoint has a queue of its own that is bounded, and a task that sends one message after the
-//! other. One that is down, slow or answers nonsense costs its own messages and nothing else.
+//! Nobody waits for them. Each endpoint is told of the registry's events in their order, by a task of its own that writes down
+//! how far it came: a daemon that begins anew goes on there, and what it says twice has the same id twice. Questions that
+//! wait for a person are asked anew of the sandboxes by each daemon. An endpoint that is down costs its own messages.
 
 mod message;
 mod sending;
@@ -11,23 +12,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use offleash_images::RegistryAddress;
-use tokio::sync::broadcast::Receiver;
-use tokio::sync::broadcast::error::RecvError;
+use data_encoding::HEXLOWER;
+use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc::{self, Sender};
 
 use crate::approvals::open_approvals;
 use crate::daemon_core::DaemonCore;
-use crate::registry::EventRow;
+use crate::registry::Change;
 use crate::webhook_config::{WebhooksConfig, endpoint};
 use message::WebhookMessage;
+use sending::{EventSender, MessageSender};
 
-/// How many messages wait for an endpoint; further ones are dropped.
+/// How many questions wait for an endpoint; further ones are dropped.
 const MAX_QUEUED: usize = 1024;
 /// How often questions that wait for a person are looked for.
 const ASKING: Duration = Duration::from_secs(2);
-/// How many questions are remembered as told.
-const MAX_TOLD: usize = 4096;
 
 /// What became of messages since the daemon began.
 #[derive(Debug, Default)]
@@ -68,27 +67,24 @@ impl Webhooks {
 
     /// Begins to send, until the daemon is gone; nothing where there is no endpoint.
     pub(crate) fn start(self: &Arc<Self>) {
-        let endpoints: Vec<RegistryAddress> = self.config.urls.iter().filter_map(|url| endpoint(url).ok()).collect();
-        if endpoints.is_empty() {
-            return;
+        let registry = &self.core.registry;
+        let names = self.config.urls.iter().map(|url| name_of(url)).collect();
+        registry.submit_droppable(Change::KeepWebhooks(names));
+        let mut questions = Vec::new();
+        for url in &self.config.urls {
+            let Ok(address) = endpoint(url) else { continue };
+            let Some(sender) = MessageSender::new(address, &self.config, registry, &self.counts) else {
+                continue;
+            };
+            let (queue, waiting) = mpsc::channel(MAX_QUEUED);
+            tokio::spawn(sender.clone().send_all(waiting));
+            questions.push(queue);
+            let events = EventSender::new(sender, name_of(url), self.config.types.clone());
+            tokio::spawn(events.send_all(registry.feed().listen()));
         }
-        let queues: Vec<Sender<Arc<WebhookMessage>>> = endpoints
-            .into_iter()
-            .map(|address| {
-                let (queue, waiting) = mpsc::channel(MAX_QUEUED);
-                let (secret, counts) = (self.config.secret.clone(), Arc::clone(&self.counts));
-                tokio::spawn(sending::send_all(address, secret, waiting, counts));
-                queue
-            })
-            .collect();
-        let events = self.core.registry.feed().listen();
-        tokio::spawn(pass_on(
-            events,
-            queues.clone(),
-            self.config.types.clone(),
-            Arc::clone(&self.counts),
-        ));
-        self.ask_in_background(queues);
+        if !questions.is_empty() && self.config.wants(message::QUESTION) {
+            self.ask_in_background(questions);
+        }
     }
 
     /// Looks for questions that wait for a person, as long as the daemon is there.
@@ -100,51 +96,35 @@ impl Webhooks {
                 tokio::time::sleep(ASKING).await;
                 let Some(webhooks) = weak.upgrade() else { return };
                 for message in webhooks.questions(&mut told).await {
-                    put(&queues, &webhooks.config.types, message, &webhooks.counts);
+                    put(&queues, message, &webhooks.counts);
                 }
             }
         });
     }
 
-    /// The questions of which nobody was told.
+    /// The questions of which nobody was told. Those are remembered that are open still.
     async fn questions(&self, told: &mut HashSet<String>) -> Vec<WebhookMessage> {
-        let mut new = Vec::new();
-        if told.len() > MAX_TOLD {
-            told.clear();
-        }
+        let (mut new, mut open) = (Vec::new(), HashSet::new());
         for entry in self.core.sandboxes.all() {
             for question in open_approvals(&self.core, &entry).await {
-                if told.insert(question.id.clone()) {
-                    new.push(WebhookMessage::of_question(&entry.row(), &question));
+                let message = WebhookMessage::of_question(&entry.row(), &question);
+                open.insert(message.id.clone());
+                if !told.contains(&message.id) {
+                    new.push(message);
                 }
             }
         }
+        *told = open;
         new
     }
 }
 
-/// Passes events on as messages.
-async fn pass_on(
-    mut events: Receiver<EventRow>,
-    queues: Vec<Sender<Arc<WebhookMessage>>>,
-    types: Vec<String>,
-    counts: Arc<WebhookCounts>,
-) {
-    loop {
-        match events.recv().await {
-            Ok(event) => put(&queues, &types, WebhookMessage::of_event(&event), &counts),
-            Err(RecvError::Lagged(missed)) => {
-                counts.dropped.fetch_add(missed, Ordering::Relaxed);
-            }
-            Err(RecvError::Closed) => return,
-        }
-    }
+/// What an endpoint is called in the registry.
+fn name_of(url: &str) -> String {
+    HEXLOWER.encode(&Sha256::digest(url.as_bytes()))
 }
 
-fn put(queues: &[Sender<Arc<WebhookMessage>>], types: &[String], message: WebhookMessage, counts: &WebhookCounts) {
-    if !types.is_empty() && !types.iter().any(|word| *word == message.kind) {
-        return;
-    }
+fn put(queues: &[Sender<Arc<WebhookMessage>>], message: WebhookMessage, counts: &WebhookCounts) {
     let message = Arc::new(message);
     for queue in queues {
         if queue.try_send(Arc::clone(&message)).is_err() {

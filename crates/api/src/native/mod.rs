@@ -37,5 +37,5 @@ pub(crate) use self::snapshots::{
     CheckpointList, NewCheckpoint, NewImport, NewSnapshot, RestoreBody, SnapshotAnswer, SnapshotList,
 };
 pub(crate) use self::templates::{BuiltTemplateAnswer, BuiltTemplateList};
-pub(crate) use self::tools::{ApprovalList, Approve, CallAnswer, CallEvent, Deny, EVENTS};
+pub(crate) use self::tools::{AllowedHostList, ApprovalList, Approve, CallAnswer, CallEvent, Deny, EVENTS};
 pub(crate) use self::volumes::{NewVolume, SyncAnswer, SyncBody, VolumeAnswer, VolumeList};

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 use offleash_core::approval::{ApprovalAnswer, ApprovalSubject};
-use offleash_daemon::{ApprovalView, ClientCall};
+use offleash_daemon::{AllowedHost, ApprovalView, ClientCall};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -18,6 +18,7 @@ use crate::http::body::Body;
 use crate::http::destination::PathSegments;
 use crate::http::driven::driven;
 use crate::http::json::RequestBody;
+use crate::http::time;
 
 /// The type of an answer with events.
 pub(crate) const EVENTS: &str = "text/event-stream";
@@ -58,12 +59,38 @@ struct ApprovalAnswerShape {
     left_ms: u64,
 }
 
+/// Hosts that are not asked about any more.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct AllowedHostList {
+    /// By whose they are, template and rule.
+    allowed: Vec<AllowedHostAnswer>,
+}
+
+/// A host that was allowed for good.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "AllowedHost")]
+struct AllowedHostAnswer {
+    /// Its id.
+    id: String,
+    /// The key for whose sandboxes it is allowed; absent for the owner of the server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    /// The template of these sandboxes.
+    template: String,
+    /// What is allowed, as a policy has it: one host and one port.
+    rule: String,
+    /// The sandbox that asked.
+    sandbox: String,
+    /// When it was allowed.
+    created_at: String,
+}
+
 /// How a call is allowed.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Approve {
-    /// `once`: this call or connection; `sandbox`: the tool within its grant, or the host and port, in this sandbox. `once` if
-    /// absent.
+    /// `once`: this call or connection; `sandbox`: the tool within its grant, or the host and port, in this sandbox; `always`:
+    /// the host and port, in this sandbox and in those that the same key makes of the same template from now on. `once` if absent.
     scope: Option<String>,
 }
 
@@ -158,12 +185,34 @@ pub(crate) async fn approvals(asked: &ApiRequest<'_>) -> Result<Response<Body>, 
     Ok(answer::json(StatusCode::OK, &ApprovalList { approvals }))
 }
 
+pub(crate) fn allowed_hosts(asked: &ApiRequest<'_>) -> Result<Response<Body>, ApiRefusal> {
+    let all = asked.daemon().allowed_hosts(&asked.caller);
+    let all = all.map_err(|error| asked.refused(&error))?;
+    let shown = |host: AllowedHost| AllowedHostAnswer {
+        id: host.id,
+        key: host.key,
+        template: host.template,
+        rule: host.rule,
+        sandbox: host.sandbox,
+        created_at: time::text(host.created_at),
+    };
+    let allowed = all.into_iter().map(shown).collect();
+    Ok(answer::json(StatusCode::OK, &AllowedHostList { allowed }))
+}
+
+pub(crate) async fn forget_allowed_host(asked: &ApiRequest<'_>, id: &str) -> Result<Response<Body>, ApiRefusal> {
+    let forgotten = asked.daemon().forget_allowed_host(&asked.caller, id).await;
+    forgotten.map_err(|error| asked.refused(&error))?;
+    Ok(answer::empty(StatusCode::NO_CONTENT))
+}
+
 pub(crate) async fn approve(asked: &ApiRequest<'_>, id: &str, body: RequestBody) -> Result<Response<Body>, ApiRefusal> {
     let how: Approve = body.read().await?;
     let answer = match how.scope.as_deref() {
         None | Some("once") => ApprovalAnswer::Once,
         Some("sandbox") => ApprovalAnswer::Run,
-        Some(_) => return Err(ApiRefusal::bad_request("scope: must be `once` or `sandbox`")),
+        Some("always") => ApprovalAnswer::Always,
+        Some(_) => return Err(ApiRefusal::bad_request("scope: must be `once`, `sandbox` or `always`")),
     };
     decide(asked, id, answer).await
 }

@@ -183,6 +183,11 @@ pub(crate) async fn answer(asked: &ApiRequest<'_>, body: Incoming) -> Result<Res
     }
 }
 
+/// The route of a request, as the table has it.
+pub(crate) fn pattern_of(method: &Method, path: &str) -> Option<&'static str> {
+    find(method, path).ok().map(|(route, _)| route.path)
+}
+
 /// Finds the route of a request.
 fn find<'a>(method: &Method, path: &'a str) -> Result<(&'static RouteEntry, PathSegments<'a>), ApiRefusal> {
     if is_native(path) {
@@ -315,6 +320,8 @@ mod tests {
             "/templates/x",
             "/templates/x/builds/y",
             "/templates/x/tags/groups",
+            "/events/webhooks",
+            "/events/webhooks/x",
         ] {
             let refusal = find(&Method::POST, path).unwrap_err();
             assert_eq!(refusal.status.as_u16(), 501, "{path}");

@@ -8,16 +8,16 @@ use super::{ADMIN, CREATE, READ, RouteEntry, RouteHandler, at_once, document, ro
 use crate::cells::MAX_CELL_BODY;
 use crate::http::json::MAX_BODY;
 use crate::native::{
-    AppliedAnswer, ApplyBody, ApprovalList, Approve, AuditAnswer, AuditVerificationAnswer, BrowserContextAnswer,
-    BrowserContextList, BuiltTemplateAnswer, BuiltTemplateList, CallAnswer, CallEvent, CellEvent, ChangesAnswer,
-    CheckpointList, ContextAnswer, ContextList, Deny, DiffAnswer, DiscardBody, ForkList, KeyList, MachineAnswer,
-    MadeKey, NameAnswer, NewBrowserContext, NewCell, NewCheckpoint, NewCommand, NewContext, NewDefaultCell, NewForks,
-    NewImport, NewKey, NewPolicy, NewRun, NewSandbox, NewSession, NewSnapshot, NewVolume, OverviewAnswer, PauseBody,
-    PolicyAnswer, ProcessesAnswer, ReachedAnswer, ReleaseAnswer, RestoreBody, ResumeBody, RunList, RunResult,
-    SandboxAnswer, SandboxList, SandboxUsage, SessionAnswer, SessionDebug, SessionList, SessionLogs, SessionRecording,
-    SessionUpdate, SignalBody, SnapshotAnswer, SnapshotList, SyncAnswer, SyncBody, UsageAnswer, VersionAnswer,
-    VolumeAnswer, VolumeList, cells, changes, contexts, keys, overview, processes, reached, run, sandboxes, server,
-    sessions, snapshots, templates, tools, volumes,
+    AllowedHostList, AppliedAnswer, ApplyBody, ApprovalList, Approve, AuditAnswer, AuditVerificationAnswer,
+    BrowserContextAnswer, BrowserContextList, BuiltTemplateAnswer, BuiltTemplateList, CallAnswer, CallEvent, CellEvent,
+    ChangesAnswer, CheckpointList, ContextAnswer, ContextList, Deny, DiffAnswer, DiscardBody, ForkList, KeyList,
+    MachineAnswer, MadeKey, NameAnswer, NewBrowserContext, NewCell, NewCheckpoint, NewCommand, NewContext,
+    NewDefaultCell, NewForks, NewImport, NewKey, NewPolicy, NewRun, NewSandbox, NewSession, NewSnapshot, NewVolume,
+    OverviewAnswer, PauseBody, PolicyAnswer, ProcessesAnswer, ReachedAnswer, ReleaseAnswer, RestoreBody, ResumeBody,
+    RunList, RunResult, SandboxAnswer, SandboxList, SandboxUsage, SessionAnswer, SessionDebug, SessionList,
+    SessionLogs, SessionRecording, SessionUpdate, SignalBody, SnapshotAnswer, SnapshotList, SyncAnswer, SyncBody,
+    UsageAnswer, VersionAnswer, VolumeAnswer, VolumeList, cells, changes, contexts, keys, overview, processes, reached,
+    run, sandboxes, server, sessions, snapshots, templates, tools, volumes,
 };
 
 /// No body is read.
@@ -88,7 +88,7 @@ const REVOKE: QueryDocs = &[(
     "`true` has the key's sandboxes ended, too, within seconds; the id may be that of a key that was removed before",
 )];
 
-pub(super) static ROUTES: [RouteEntry; 78] = [
+pub(super) static ROUTES: [RouteEntry; 80] = [
     RouteEntry {
         operation: "OpenApi",
         method: Method::GET,
@@ -233,8 +233,16 @@ pub(super) static ROUTES: [RouteEntry; 78] = [
         "Lists the questions about calls of tools that wait for a person: of the caller's sandboxes, and with the scope `admin` of all.",
         Some(answers(200).with::<ApprovalList>()),
         |call| Box::pin(tools::approvals(call.asked))),
+    route!("ListAllowedHosts", GET "/v1/approvals/allowed", READ, NO_BODY,
+        "Lists the hosts that were allowed for good: for the caller's sandboxes, and with the scope `admin` for all.",
+        Some(answers(200).with::<AllowedHostList>()),
+        |call| at_once(tools::allowed_hosts(call.asked))),
+    route!("ForgetAllowedHost", DELETE "/v1/approvals/allowed/{id}", CREATE, NO_BODY,
+        "Has a host that was allowed for good asked about again, in sandboxes that are made from now on.",
+        Some(answers(204)),
+        |call| Box::pin(tools::forget_allowed_host(call.asked, call.first()))),
     route!("Approve", POST "/v1/approvals/{id}/approve", CREATE, BODY,
-        "Allows the call that a question is about, or the tool for the sandbox, within its grant.",
+        "Allows the call or connection that a question is about, or more: the tool for the sandbox within its grant, the host for the sandbox or for good.",
         Some(answers(204).reads::<Approve>()),
         |call| Box::pin(tools::approve(call.asked, call.first(), call.body))),
     route!("Deny", POST "/v1/approvals/{id}/deny", CREATE, BODY,

@@ -6,12 +6,16 @@ use super::MissingRoute;
 use crate::http::answer::ApiRefusal;
 
 /// Paths of E2B's control plane that nothing answers yet, by what begins them, and of what that is said.
-const UNSUPPORTED: [(&str, &str); 2] = [
+const UNSUPPORTED: [(&str, &str); 3] = [
     (
         "templates",
         "builds of images that are pushed, and lists of what tags meant before, are",
     ),
     ("default-templates", "lists of default templates are"),
+    (
+        "events/webhooks",
+        "webhooks of keys are (the owner of the server names them in its configuration, below `[webhooks]`)",
+    ),
 ];
 /// Below this, what is there is there for one method alone.
 const EVENTS: &str = "events/sandboxes";

@@ -16,6 +16,10 @@ pub(crate) enum ApprovalsCommand {
     Approve(ApproveArgs),
     /// Refuse it, and later ones of its sandbox with the same parameters.
     Deny(DenyArgs),
+    /// List the hosts that were allowed for good.
+    Allowed(ApprovalListArgs),
+    /// Have such a host asked about again, in sandboxes that are made from now on.
+    Forget(ForgetArgs),
 }
 
 #[derive(Debug, Default, Args)]
@@ -33,6 +37,16 @@ pub(crate) struct ApproveArgs {
     /// Allow the tool for this sandbox, within its grant, and not this call alone.
     #[arg(long)]
     pub(crate) for_sandbox: bool,
+    /// Allow the host and port for good: in this sandbox, and in those that the same key makes of the same template.
+    #[arg(long, conflicts_with = "for_sandbox")]
+    pub(crate) always: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ForgetArgs {
+    /// The allowed host, as `offleash approvals allowed` lists it.
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
 }
 
 #[derive(Debug, Args)]

@@ -278,6 +278,8 @@ fn a_person_answers_at_the_api_and_at_the_command_line() {
         assert_eq!((&first["tool"], &first["sandbox"]), (&json!("ask"), &json!(id)));
         assert!(open(&other).is_empty());
         assert_eq!(decide(&other, &first, "approve", "{}"), 404);
+        // A tool is no host; the question stays open.
+        assert_eq!(decide(&key, &first, "approve", r#"{"scope": "always"}"#), 501);
         assert_eq!(decide(&key, &first, "approve", "{}"), 204);
         assert_eq!(decide(&key, &first, "approve", "{}"), 404);
         assert_eq!(decide(&key, &next(2), "deny", "{}"), 204);
@@ -305,4 +307,14 @@ fn a_person_answers_at_the_api_and_at_the_command_line() {
         log.contains("approval 1 is asked for: tool ask") && log.contains("approval 2: the answer was to deny it"),
         "{log}"
     );
+    let audit = server.site.succeed(["audit", "show"]);
+    let decided: Vec<&str> = audit.lines().filter(|line| line.contains("approval_decided")).collect();
+    assert_eq!(decided.len(), 4, "{audit}");
+    assert!(
+        decided[3].contains("tool ask") && decided[3].contains("\"run\""),
+        "{audit}"
+    );
+    assert_eq!(server.site.succeed(["approvals", "allowed"]).lines().count(), 1);
+    let told = server.site.refuse(["approvals", "forget", "hnone"]);
+    assert!(told.contains("allowed host `hnone` not found"), "{told}");
 }

@@ -87,7 +87,67 @@ fn nobody_who_answers_in_time_denies() {
         let supervisor = daemon.supervisor(&made.id).await.unwrap();
         assert_eq!(output(&supervisor, CONNECT).await, "refused\n");
         assert!(within(daemon.approvals(&me)).await.unwrap().is_empty());
+        let audit = world.site.succeed(["audit", "show"]);
+        let decided: Vec<&str> = audit.lines().filter(|line| line.contains("approval_decided")).collect();
+        assert!(decided.len() == 1 && decided[0].contains("timeout"), "{audit}");
         within(daemon.kill(&me, &made.id)).await.unwrap();
+        world.emptied().await;
+    });
+}
+
+#[test]
+fn what_is_allowed_for_good_is_asked_about_no_more_for_that_key_and_template() {
+    test(async {
+        let world = World::new();
+        let daemon = world.daemon().await;
+        let me = Caller::local();
+        let asking = |request: &mut offleash_daemon::CreateRequest| {
+            request.network.ask_out = vec!["*.example:443".to_owned(), "asked.example:443".to_owned()];
+        };
+        let first = create_with(&daemon, asking).await;
+        let supervisor = daemon.supervisor(&first.id).await.unwrap();
+        let connecting = tokio::spawn(async move { output(&supervisor, CONNECT).await });
+        let open = question(&daemon, &me).await;
+        within(daemon.decide(&me, &open.id, ApprovalAnswer::Always))
+            .await
+            .unwrap();
+        within(connecting).await.unwrap();
+        let allowed = daemon.allowed_hosts(&me).unwrap();
+        assert_eq!(
+            (allowed.len(), allowed[0].rule.as_str(), &allowed[0].sandbox),
+            (1, "asked.example:443", &first.id)
+        );
+        // Once more it is no question.
+        let again = within(daemon.decide(&me, &open.id, ApprovalAnswer::Always)).await;
+        assert!(matches!(again, Err(DaemonError::UnknownApproval { .. })), "{again:?}");
+        assert_eq!(daemon.allowed_hosts(&me).unwrap(), allowed);
+
+        let decided = || {
+            let audit = world.site.succeed(["audit", "show"]);
+            audit.lines().filter(|line| line.contains("approval_decided")).count()
+        };
+        let second = create_with(&daemon, asking).await;
+        let supervisor = daemon.supervisor(&second.id).await.unwrap();
+        output(&supervisor, CONNECT).await;
+        assert_eq!(decided(), 1);
+
+        within(daemon.forget_allowed_host(&me, &allowed[0].id)).await.unwrap();
+        let forgotten = within(daemon.forget_allowed_host(&me, &allowed[0].id)).await;
+        assert!(
+            matches!(forgotten, Err(DaemonError::UnknownAllowedHost { .. })),
+            "{forgotten:?}"
+        );
+        let third = create_with(&daemon, asking).await;
+        let supervisor = daemon.supervisor(&third.id).await.unwrap();
+        let connecting = tokio::spawn(async move { output(&supervisor, CONNECT).await });
+        let open = question(&daemon, &me).await;
+        within(daemon.decide(&me, &open.id, ApprovalAnswer::Denied))
+            .await
+            .unwrap();
+        within(connecting).await.unwrap();
+        for sandbox in [first, second, third] {
+            within(daemon.kill(&me, &sandbox.id)).await.unwrap();
+        }
         world.emptied().await;
     });
 }

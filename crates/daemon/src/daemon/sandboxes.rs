@@ -8,6 +8,7 @@ use offleash_supervisor::clock::{after, now_ms};
 use super::Daemon;
 use crate::caller::Caller;
 use crate::error::DaemonError;
+use crate::event_listener::EventListener;
 use crate::forking::{ForkRequest, ForkResults};
 use crate::lifecycle::PauseMode;
 use crate::listing::{self, ListFilter};
@@ -274,6 +275,11 @@ impl Daemon {
     pub async fn logs(&self, caller: &Caller, id: &str, request: LogsRequest) -> Result<Vec<LogLine>, DaemonError> {
         caller.require(Scope::Read)?;
         self.services.records.logs(caller, id, &request).await
+    }
+
+    /// What happens to sandboxes from now on, of whomever: for the owner's own collector.
+    pub fn listen(&self) -> EventListener {
+        EventListener::new(self.services.core.registry.feed().listen())
     }
 
     /// What happened to the caller's sandboxes, or to one of them, which may be gone: events with a number above

@@ -8,11 +8,13 @@ use offleash_core::approval::ApprovalAnswer;
 use offleash_supervisor::tools::{CallOutcome, DoorReply, ToolCalls};
 
 use super::Daemon;
+use crate::allowed_hosts::{self, AllowedHost};
 use crate::approvals::{ApprovalView, OF_NETWORK, open_approvals};
 use crate::caller::Caller;
 use crate::error::DaemonError;
 use crate::registry::Scope;
 use crate::sandbox_tools;
+use crate::sandboxes::SandboxEntry;
 
 /// A call that is to be answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,10 +75,27 @@ impl Daemon {
         sandbox_tools::check_granted(caller, &grants)
     }
 
-    /// Answers a question.
+    /// The hosts that were allowed for good: for the caller's own sandboxes, and with the scope `admin` for all.
     ///
     /// # Errors
-    /// `Forbidden`; `UnknownApproval` where it is not open, or of a sandbox that is not the caller's.
+    /// `Forbidden`, `Store`.
+    pub fn allowed_hosts(&self, caller: &Caller) -> Result<Vec<AllowedHost>, DaemonError> {
+        allowed_hosts::list(&self.services.core, caller)
+    }
+
+    /// Has a host asked about again, in sandboxes that are made from now on.
+    ///
+    /// # Errors
+    /// `Forbidden`, `UnknownAllowedHost`, `Store`.
+    pub async fn forget_allowed_host(&self, caller: &Caller, id: &str) -> Result<(), DaemonError> {
+        allowed_hosts::forget(&self.services.core, caller, id).await
+    }
+
+    /// Answers a question. What is allowed for good is on record before.
+    ///
+    /// # Errors
+    /// `Forbidden`; `UnknownApproval` where it is not open, or of a sandbox that is not the caller's; `Unsupported` to allow a
+    /// tool for good.
     pub async fn decide(&self, caller: &Caller, id: &str, answer: ApprovalAnswer) -> Result<(), DaemonError> {
         caller.require(Scope::Create)?;
         let unknown = || DaemonError::UnknownApproval { id: id.to_owned() };
@@ -89,18 +108,41 @@ impl Daemon {
             .sandboxes
             .find(caller, sandbox)
             .map_err(|_| unknown())?;
+        let core = &self.services.core;
+        let kept = match answer {
+            ApprovalAnswer::Always => {
+                let open = open_approvals(core, &entry).await;
+                let question = open.iter().find(|open| open.id == id).ok_or_else(unknown)?;
+                Some(allowed_hosts::keep(core, &entry, &question.about).await?)
+            }
+            _ => None,
+        };
+        let decided = self.answer_question(&entry, of_network.is_some(), number, answer).await;
+        if let Some(kept) = kept.filter(|_| !matches!(decided, Ok(true))) {
+            allowed_hosts::take_back(core, kept).await?;
+        }
+        match decided? {
+            true => Ok(()),
+            false => Err(unknown()),
+        }
+    }
+
+    /// Answers it where it waits; whether it was open.
+    async fn answer_question(
+        &self,
+        entry: &SandboxEntry,
+        is_of_network: bool,
+        number: u64,
+        answer: ApprovalAnswer,
+    ) -> Result<bool, DaemonError> {
         let host = &self.services.core.host;
-        let decided = match of_network {
-            Some(_) => host
+        match is_of_network {
+            true => host
                 .supervisor(entry.id())
                 .decide(number, answer)
                 .await
                 .map_err(|error| DaemonError::of_supervisor("answer a question", entry.name(), error)),
-            None => host.tools(entry.id()).decide(number, answer).await.map_err(no_answer),
-        };
-        match decided? {
-            true => Ok(()),
-            false => Err(unknown()),
+            false => host.tools(entry.id()).decide(number, answer).await.map_err(no_answer),
         }
     }
 

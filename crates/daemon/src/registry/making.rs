@@ -3,12 +3,14 @@
 use offleash_supervisor::clock::UnixMs;
 use rusqlite::{Connection, named_params};
 
+use super::allowed_hosts::AllowedHostRow;
 use super::builds::{self, BuildLogRow, BuildState, BuiltTemplateRow, TemplateBuildRow, TemplateTagRow};
 use super::error::RegistryError;
 use super::rows::{EventRow, KeyAllowance, KeyRow, LogRow, MetricRow, SandboxRow};
 use super::schema::{KEPT_EVENTS, KEPT_EVENTS_OF_KEY, KEPT_LOGS, KEPT_LOGS_OF_ALL, KEPT_METRICS};
 use super::secrets::{self, SecretRow};
 use super::snapshots::{self, SnapshotRow};
+use super::{allowed_hosts, webhooks};
 
 /// One change.
 #[derive(Debug, Clone, PartialEq)]
@@ -86,6 +88,19 @@ pub enum Change {
         /// When.
         ended_ms: UnixMs,
     },
+    /// A host is not asked about any more. Nothing happens if that was so.
+    AllowHost(AllowedHostRow),
+    /// It is asked about again.
+    ForgetAllowedHost(String),
+    /// An endpoint of webhooks was told of all events up to one.
+    SetWebhookCursor {
+        /// The endpoint, by a digest of its address.
+        endpoint: String,
+        /// The number of the event.
+        number: i64,
+    },
+    /// Other endpoints than these are forgotten.
+    KeepWebhooks(Vec<String>),
     /// A sample of a sandbox. Nothing happens if the sandbox is gone.
     AddMetric {
         /// The sandbox.
@@ -107,6 +122,7 @@ pub(super) fn concerns_keys(change: &Change) -> bool {
             | Change::AddSecret(_)
             | Change::SetSecret(_)
             | Change::RemoveSecret(_)
+            | Change::ForgetAllowedHost(_)
             | Change::CompleteSnapshot(_)
             | Change::ReleaseSnapshot(_)
     )
@@ -143,6 +159,10 @@ pub(super) fn make(connection: &Connection, change: &Change) -> Result<(), Regis
         Change::AddLog(row) => add_log(connection, row),
         Change::RemoveLogs(id) => execute(connection, "DELETE FROM logs WHERE sandbox = ?1", [id]).map(|_| ()),
         Change::ForgetLogs { ended_ms } => forget_logs(connection, *ended_ms),
+        Change::AllowHost(row) => allowed_hosts::add(connection, row),
+        Change::ForgetAllowedHost(id) => allowed_hosts::remove(connection, id),
+        Change::SetWebhookCursor { endpoint, number } => webhooks::set_cursor(connection, endpoint, *number),
+        Change::KeepWebhooks(endpoints) => webhooks::keep_only(connection, endpoints),
         Change::AddMetric {
             sandbox,
             number,

@@ -11,6 +11,7 @@
 //!
 //! Deliberately not here: what states mean and when they change. Nothing is async; callers wait where they see fit.
 
+mod allowed_hosts;
 mod error;
 mod keys;
 mod making;
@@ -21,11 +22,13 @@ mod builds;
 mod schema;
 mod secrets;
 mod snapshots;
+mod webhooks;
 mod writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub use allowed_hosts::AllowedHostRow;
 pub use builds::{BuildLogRow, BuildState, BuiltTemplateRow, TemplateBuildRow, TemplateTagRow};
 pub use error::RegistryError;
 pub use keys::{ApiKey, BadApiKey, KEY_PREFIX_CHARS};

@@ -186,7 +186,12 @@ pub(super) fn prepare(connection: &mut Connection) -> Result<(), RegistryError> 
     if tables == 0 {
         make(connection)?;
     }
-    for added in [super::snapshots::TABLE, super::builds::TABLES] {
+    for added in [
+        super::snapshots::TABLE,
+        super::builds::TABLES,
+        super::webhooks::TABLE,
+        super::allowed_hosts::TABLE,
+    ] {
         let added = connection.execute_batch(added);
         added.map_err(|error| RegistryError::of("preparing the registry", error))?;
     }

@@ -1,22 +1,28 @@
 //! What a message says. Its fields are those of E2B's webhooks, where they have one for it.
 
+use data_encoding::HEXLOWER;
 use offleash_core::approval::ApprovalSubject;
 use offleash_store::rfc3339;
 use offleash_supervisor::clock::{from_ms, now_ms};
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use crate::approvals::ApprovalView;
 use crate::history::{alert_in, reason_in};
-use crate::random;
 use crate::registry::{EventKind, EventRow, SandboxRow};
 use crate::template_names;
+
+/// The type of messages about questions that wait for a person.
+pub(super) const QUESTION: &str = "sandbox.approval.requested";
+/// How long an id is, in bytes.
+const ID_BYTES: usize = 16;
 
 /// A message, as it is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WebhookMessage {
     /// Its type, one of [`TYPES`](crate::webhook_config::TYPES).
     pub(super) kind: &'static str,
-    /// Its id, which is the same each time it is sent.
+    /// Its id, which is the same each time it is sent, by whatever daemon.
     pub(super) id: String,
     /// The body, JSON.
     pub(super) body: Vec<u8>,
@@ -37,7 +43,13 @@ impl WebhookMessage {
             key: event.key_id.as_deref(),
             at_ms: event.at_ms,
         };
-        about.message(kind, label, &data)
+        let id = id_of(&[
+            "event",
+            &event.sandbox,
+            &event.number.to_string(),
+            &event.at_ms.to_string(),
+        ]);
+        about.message(id, kind, label, &data)
     }
 
     /// That a question waits for a person.
@@ -58,7 +70,12 @@ impl WebhookMessage {
             key: row.key_id.as_deref(),
             at_ms: now_ms(),
         };
-        about.message("sandbox.approval.requested", "approval", &data)
+        // A sandbox that was put away asks anew by another supervisor, which counts from one again.
+        let supervisor = row
+            .supervisor
+            .map_or((0, 0), |process| (process.pid, process.start_ticks));
+        let id = id_of(&["question", &question.id, &format!("{supervisor:?}")]);
+        about.message(id, QUESTION, "approval", &data)
     }
 }
 
@@ -72,8 +89,7 @@ struct About<'a> {
 }
 
 impl About<'_> {
-    fn message(&self, kind: &'static str, label: &str, data: &Value) -> WebhookMessage {
-        let id = random::sandbox_id().map_or_else(|_| self.sandbox.to_owned(), |id| id.as_str().to_owned());
+    fn message(&self, id: String, kind: &'static str, label: &str, data: &Value) -> WebhookMessage {
         let category = if kind.starts_with("sandbox.lifecycle.") {
             "lifecycle"
         } else {
@@ -100,8 +116,14 @@ impl About<'_> {
     }
 }
 
+/// The id of a message about what these words name, which nothing else has: ids of sandboxes are drawn by lot.
+fn id_of(words: &[&str]) -> String {
+    let digest = Sha256::digest(words.join("\0").as_bytes());
+    HEXLOWER.encode(digest.get(..ID_BYTES).unwrap_or_default())
+}
+
 /// The type and the label of an event; one that ended by itself is killed to E2B, too.
-fn type_of(kind: EventKind) -> (&'static str, &'static str) {
+pub(super) fn type_of(kind: EventKind) -> (&'static str, &'static str) {
     match kind {
         EventKind::Created => ("sandbox.lifecycle.created", "create"),
         EventKind::Updated => ("sandbox.lifecycle.updated", "update"),
