@@ -14,11 +14,11 @@ pub mod mcp;
 mod native;
 mod routes;
 mod server;
-mod trace;
+mod telemetry;
 mod traffic;
 mod ui;
 
 pub use journal::{Event, Journal, RequestEvent};
 pub use routes::{RouteSummary, route_summaries};
 pub use server::{Certificate, Listen, ListenError, ServeError, Server, ServerConfig, TlsError, TlsFiles};
-pub use trace::{BadEndpoint, TracesEndpoint};
+pub use telemetry::{BadEndpoint, BadHeaders, SignalEndpoint, TelemetryConfig, TelemetrySignal};

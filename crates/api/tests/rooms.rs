@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 const ROOMS: [(&str, &[&str]); 13] = [
     ("journal", &[]),
     ("http", &["journal"]),
-    ("trace", &["http", "journal"]),
+    ("telemetry", &["http", "journal"]),
     ("cells", &["http", "journal"]),
-    ("control", &["http", "journal", "trace"]),
-    ("e2b", &["cells", "control", "http", "journal", "trace"]),
-    ("native", &["cells", "control", "http", "trace"]),
+    ("control", &["http", "journal", "telemetry"]),
+    ("e2b", &["cells", "control", "http", "journal", "telemetry"]),
+    ("native", &["cells", "control", "http", "telemetry"]),
     ("mcp", &["cells", "control", "http", "journal"]),
     ("traffic", &["e2b", "http", "journal"]),
     ("client", &["e2b", "http", "mcp"]),
@@ -21,7 +21,16 @@ const ROOMS: [(&str, &[&str]); 13] = [
     ("ui", &["http"]),
     (
         "server",
-        &["control", "http", "journal", "mcp", "routes", "trace", "traffic", "ui"],
+        &[
+            "control",
+            "http",
+            "journal",
+            "mcp",
+            "routes",
+            "telemetry",
+            "traffic",
+            "ui",
+        ],
     ),
 ];
 

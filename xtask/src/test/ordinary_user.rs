@@ -54,7 +54,7 @@ const TESTS_OF_WORDS: [&str; 16] = [
     "cli/scripts::python::",
     "interpreter/contexts::hostile::cells_of_java_harm_",
     "sys/src::seccomp::tests::program::every_condition_",
-    "cli/traces::",
+    "cli/telemetry::",
     "simulated/src::worker::conformance::",
 ];
 

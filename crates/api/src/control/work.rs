@@ -8,7 +8,7 @@ use offleash_daemon::{Caller, Daemon, DaemonError, ForkRequest, ForkResults, San
 use super::ApiRequest;
 use crate::http::answer::ApiRefusal;
 use crate::http::{destination, failure};
-use crate::trace::{self, SpanOperation};
+use crate::telemetry::{self, SpanOperation};
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
@@ -39,7 +39,7 @@ impl ApiRequest<'_> {
         T: Send + 'static,
     {
         let work = work(self.daemon().clone(), self.caller.clone());
-        match tokio::spawn(trace::carry(work)).await {
+        match tokio::spawn(telemetry::carry(work)).await {
             Ok(result) => result.map_err(|error| self.refused(&error)),
             Err(error) => {
                 let told = "the request failed";
@@ -65,7 +65,7 @@ impl ApiRequest<'_> {
                 .map(|view| view.id.clone())
                 .unwrap_or_default()
         };
-        let forks = trace::of(SpanOperation::Create, forks, first).await?;
+        let forks = telemetry::of(SpanOperation::Create, forks, first).await?;
         Ok(forks
             .into_iter()
             .map(|fork| fork.map_err(|error| self.refused(&error)))

@@ -18,7 +18,7 @@ use crate::http::answer::{self, ApiRefusal};
 use crate::http::body::Body;
 use crate::http::failure;
 use crate::http::json::RequestBody;
-use crate::trace::{self, SpanOperation};
+use crate::telemetry::{self, SpanOperation};
 
 /// The most that is kept of each stream of output.
 const MAX_OUTPUT: usize = 1024 * 1024;
@@ -100,7 +100,7 @@ async fn made_and_run(
     input: Option<Vec<u8>>,
     keep: bool,
 ) -> Result<(String, RunOutcome), RunFailure> {
-    let created = trace::of(SpanOperation::Create, daemon.create(caller, request), |view| {
+    let created = telemetry::of(SpanOperation::Create, daemon.create(caller, request), |view| {
         view.id.clone()
     });
     let view = created.await.map_err(RunFailure::Daemon)?;
@@ -108,14 +108,14 @@ async fn made_and_run(
     let outcome = match daemon.supervisor(&id).await {
         Ok(supervisor) => {
             let executed = executed(&supervisor, exec, input);
-            let executed = trace::of(SpanOperation::Exec, executed, |_| id.clone()).await;
+            let executed = telemetry::of(SpanOperation::Exec, executed, |_| id.clone()).await;
             executed.map_err(RunFailure::Supervisor)
         }
         Err(error) => Err(RunFailure::Daemon(error)),
     };
     if !keep {
         // It may have ended by itself; and the outcome is what was asked for.
-        let _killed = daemon.kill(caller, &id).await;
+        let _killed = telemetry::of(SpanOperation::Kill, daemon.kill(caller, &id), |_| id.clone()).await;
     }
     Ok((id, outcome?))
 }

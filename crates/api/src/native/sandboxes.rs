@@ -21,7 +21,7 @@ use crate::http::body::Body;
 use crate::http::failure;
 use crate::http::json::RequestBody;
 use crate::http::query;
-use crate::trace::{self, SpanOperation};
+use crate::telemetry::{self, SpanOperation};
 
 /// What the daemon is asked for.
 pub(crate) fn create_request(new: NewSandbox, idempotency_key: Option<String>) -> Result<CreateRequest, ApiRefusal> {
@@ -95,7 +95,7 @@ pub(crate) async fn create(asked: &ApiRequest<'_>, body: RequestBody) -> Result<
     let new: NewSandbox = body.read().await?;
     let request = create_request(new, asked.idempotency_key())?;
     let created = asked.whole(|daemon, caller| async move { daemon.create(&caller, request).await });
-    let view = trace::of(SpanOperation::Create, created, |view| view.id.clone()).await?;
+    let view = telemetry::of(SpanOperation::Create, created, |view| view.id.clone()).await?;
     Ok(answer::json(StatusCode::CREATED, &SandboxAnswer::from(view)))
 }
 
@@ -139,9 +139,9 @@ pub(crate) async fn called(asked: &ApiRequest<'_>, given: &str) -> Result<Respon
 
 pub(crate) async fn kill(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
     let id = asked.sandbox_id(given)?.to_owned();
-    asked
-        .whole(|daemon, caller| async move { daemon.kill(&caller, &id).await })
-        .await?;
+    let named = id.clone();
+    let killed = asked.whole(|daemon, caller| async move { daemon.kill(&caller, &id).await });
+    telemetry::of(SpanOperation::Kill, killed, |_| named.clone()).await?;
     Ok(answer::empty(StatusCode::NO_CONTENT))
 }
 
@@ -153,14 +153,14 @@ pub(crate) async fn pause(
     let id = asked.sandbox_id(given)?.to_owned();
     let body: PauseBody = body.read().await?;
     let mode = mode("mode", body.mode.as_deref())?.unwrap_or_default();
-    asked
-        .whole(|daemon, caller| async move {
-            match mode {
-                PauseMode::Full => daemon.pause(&caller, &id).await,
-                PauseMode::Filesystem => daemon.put_away(&caller, &id).await,
-            }
-        })
-        .await?;
+    let named = id.clone();
+    let paused = asked.whole(|daemon, caller| async move {
+        match mode {
+            PauseMode::Full => daemon.pause(&caller, &id).await,
+            PauseMode::Filesystem => daemon.put_away(&caller, &id).await,
+        }
+    });
+    telemetry::of(SpanOperation::Pause, paused, |_| named.clone()).await?;
     Ok(answer::json(StatusCode::OK, &shown(asked, given)?))
 }
 
@@ -177,7 +177,7 @@ pub(crate) async fn resume(
     let mode = mode("mode", given.as_deref())?.unwrap_or_default();
     let resumed =
         |daemon: Daemon, caller: Caller| async move { daemon.go_on(&caller, &id, timeout_seconds, mode).await };
-    let (view, _) = trace::of(SpanOperation::Resume, asked.whole(resumed), |(view, _)| view.id.clone()).await?;
+    let (view, _) = telemetry::of(SpanOperation::Resume, asked.whole(resumed), |(view, _)| view.id.clone()).await?;
     Ok(answer::json(StatusCode::OK, &SandboxAnswer::from(view)))
 }
 

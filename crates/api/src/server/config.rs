@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::listen::{Listen, ListenError};
 use super::tls::{self, Certificate, TlsError, TlsFiles};
-use crate::trace::TracesEndpoint;
+use crate::telemetry::TelemetryConfig;
 
 /// What the owner of a server can set.
 #[derive(Debug)]
@@ -35,8 +35,8 @@ pub struct ServerConfig {
     pub max_connections_per_sandbox: usize,
     /// How long requests may go on once the server is told to end.
     pub drain: Duration,
-    /// Who is told what requests took.
-    pub traces: Option<TracesEndpoint>,
+    /// Who is told what happens, how often and how long it took.
+    pub telemetry: TelemetryConfig,
 }
 
 impl ServerConfig {
@@ -54,7 +54,7 @@ impl ServerConfig {
             max_connections_per_address: 4096,
             max_connections_per_sandbox: 512,
             drain: Duration::from_secs(10),
-            traces: None,
+            telemetry: TelemetryConfig::default(),
         }
     }
 

@@ -3,6 +3,7 @@
 mod config;
 mod connection;
 mod cut;
+mod figures;
 mod listen;
 mod pages;
 mod requests;
@@ -20,8 +21,8 @@ use tokio::sync::{Semaphore, watch};
 
 pub use self::config::{ServeError, ServerConfig};
 use self::connection::ConnectionHold;
+use self::figures::AnswerTally;
 pub use self::listen::{Listen, ListenError};
-use self::pages::AnswerTally;
 use self::requests::{ServerEntrance, ServerState};
 pub use self::tls::{Certificate, TlsError, TlsFiles};
 use crate::control::{ControlPlane, ServerAddress};
@@ -30,7 +31,7 @@ use crate::http::destination;
 use crate::http::guard::OriginGuard;
 use crate::journal::{Event, Journal};
 use crate::mcp::http::McpService;
-use crate::trace::Tracer;
+use crate::telemetry::Telemetry;
 use crate::traffic::TrafficService;
 
 /// How long to wait after an accept that failed for want of descriptors or memory.
@@ -75,7 +76,9 @@ impl Server {
                 .map(|domain| destination::without_port(domain).to_owned()),
             origins: config.allow_origins,
         };
-        let tracer = Tracer::start(config.traces, &journal);
+        let telemetry = Telemetry::start(config.telemetry, &journal);
+        let journal = telemetry.journal(journal);
+        telemetry.tell_events(|| daemon.listen());
         let address = ServerAddress {
             url: listen::url(address, tls.is_some()),
             domain,
@@ -93,8 +96,12 @@ impl Server {
             control: ControlPlane::new(daemon, Arc::clone(&journal), address),
             entrance,
             journal,
-            tracer,
+            telemetry,
         });
+        let weak = Arc::downgrade(&state);
+        state
+            .telemetry
+            .tell_metrics(move || weak.upgrade().map(|state| state.numbers()));
         Ok(Self {
             listener,
             local,
@@ -131,7 +138,7 @@ impl Server {
         self.state.mcp.end();
         // What is not done by then is cut.
         let _drained = tokio::time::timeout(self.drain, ending.closed()).await;
-        self.state.tracer.flush().await;
+        self.state.telemetry.flush(|| self.state.numbers()).await;
     }
 
     async fn accept(&self, hears: &watch::Receiver<bool>) {

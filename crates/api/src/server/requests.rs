@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::request::Parts;
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use offleash_daemon::{Daemon, Scope};
+use offleash_daemon::Scope;
 
-use super::pages::{self, AnswerTally};
+use super::figures::{self, AnswerTally};
+use super::pages;
 use crate::control::{ApiRequest, ControlPlane};
 use crate::http::answer::{self, ApiRefusal};
 use crate::http::body::{self, Body};
@@ -19,7 +20,7 @@ use crate::http::guard::OriginGuard;
 use crate::http::peer::{ClientConnection, ClientPeer};
 use crate::journal::{Event, Journal, RequestEvent};
 use crate::mcp::http::McpService;
-use crate::trace::{RequestSubject, Tracer};
+use crate::telemetry::{MetricSnapshot, RequestSubject, Telemetry};
 use crate::traffic::{self, PortTarget, TrafficService};
 use crate::{mcp, routes, ui};
 
@@ -34,7 +35,7 @@ pub(super) struct ServerState {
     pub(super) mcp: McpService,
     pub(super) entrance: ServerEntrance,
     pub(super) journal: Arc<dyn Journal>,
-    pub(super) tracer: Tracer,
+    pub(super) telemetry: Telemetry,
 }
 
 /// What every client passes: who may connect, under which names and from which pages; and how many came.
@@ -48,11 +49,6 @@ pub(super) struct ServerEntrance {
 }
 
 impl ServerEntrance {
-    /// The page with the server's numbers.
-    fn metrics(&self, daemon: &Daemon) -> Response<Body> {
-        pages::metrics(daemon, &self.tally, &self.clients)
-    }
-
     /// Whether a request was made on this machine, by whatever program.
     fn is_local(&self, client: &ClientConnection, parts: &Parts) -> bool {
         let peer = client.peer.address();
@@ -61,12 +57,30 @@ impl ServerEntrance {
 }
 
 impl ServerState {
+    /// The server's numbers.
+    pub(super) fn numbers(&self) -> MetricSnapshot {
+        let ServerEntrance {
+            tally, clients, tls, ..
+        } = &self.entrance;
+        MetricSnapshot {
+            families: figures::families(self.control.daemon(), clients, self.telemetry.lost()),
+            bounds: figures::bounds(),
+            answers: tally.times(),
+            is_encrypted: tls.is_some(),
+        }
+    }
+
+    /// The page with them.
+    fn metrics(&self) -> Response<Body> {
+        pages::metrics(&self.numbers())
+    }
+
     /// Answers one request, and tells of it.
     pub(super) async fn answer(&self, client: &ClientConnection, request: Request<Incoming>) -> Response<Body> {
         let answering = client.busy.begin();
         let began = Instant::now();
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-        let span = self.tracer.request(&method, request.headers());
+        let span = self.telemetry.request(&method, request.headers());
         let mut subject = RequestSubject::default();
         let response = match span.hold(self.route(client, request, &mut subject)).await {
             Ok(response) => response,
@@ -76,7 +90,9 @@ impl ServerState {
         if let Some(origin) = subject.page.take() {
             cors::tell(&mut response, origin);
         }
-        self.entrance.tally.answered(response.status(), began.elapsed());
+        self.entrance
+            .tally
+            .answered(&method, response.status(), began.elapsed());
         span.end(&subject, response.status());
         self.journal.record(&Event::Request(&RequestEvent {
             peer: client.peer.address(),
@@ -169,6 +185,9 @@ impl ServerState {
         subject: &mut RequestSubject,
     ) -> Result<Response<Body>, ApiRefusal> {
         let path = parts.uri.path();
+        if self.telemetry.traces() {
+            subject.route = route_of(&parts.method, path);
+        }
         match path {
             "/healthz" => return Ok(answer::empty(StatusCode::NO_CONTENT)),
             "/readyz" => return self.ready().await,
@@ -181,7 +200,7 @@ impl ServerState {
             return Ok(answer);
         }
         if path == "/metrics" && !self.entrance.metrics_need_key && self.entrance.is_local(client, parts) {
-            return Ok(self.entrance.metrics(self.control.daemon()));
+            return Ok(self.metrics());
         }
         let body = match routes::answer_by_token(&self.control, parts, body).await {
             Ok(answer) => return Ok(answer),
@@ -193,7 +212,7 @@ impl ServerState {
         let asked = ApiRequest { control, caller, parts };
         if path == "/metrics" {
             asked.require(Scope::Admin)?;
-            return Ok(self.entrance.metrics(self.control.daemon()));
+            return Ok(self.metrics());
         }
         if path == mcp::http::PATH {
             asked.require(Scope::Create)?;
@@ -215,6 +234,13 @@ impl ServerState {
         let told = format!("not ready: {}", named.join("; "));
         Err(ApiRefusal::new(StatusCode::SERVICE_UNAVAILABLE, told).retry_after(READY_AGAIN))
     }
+}
+
+/// The route of a request for the server itself, without what the caller put into it.
+fn route_of(method: &Method, path: &str) -> Option<&'static str> {
+    const OWN: [&str; 4] = ["/healthz", "/readyz", "/metrics", mcp::http::PATH];
+    let own = OWN.iter().find(|own| **own == path).copied();
+    own.or_else(|| routes::pattern_of(method, path))
 }
 
 /// Refuses what is addressed to somebody else.

@@ -3,6 +3,7 @@
 mod images;
 mod keys;
 mod lifecycle;
+mod telemetry;
 mod templates;
 mod tools;
 mod webhooks;
@@ -66,7 +67,9 @@ pub(super) fn read(arguments: &ServeArgs, state: Option<&Path>) -> Result<Config
         Some(written) if !wrong.is_flag() => written.wrong(&wrong),
         _ => (&wrong).into(),
     };
-    let server = server(arguments, &tables.server).map_err(placed)?;
+    let mut server = server(arguments, &tables.server).map_err(placed)?;
+    let variable = |name: &str| std::env::var(name).ok();
+    telemetry::telemetry(&tables.telemetry, &variable, &mut server.telemetry).map_err(placed)?;
     let daemon = daemon(&tables, state).map_err(placed)?;
     Ok(Config {
         server,
@@ -115,23 +118,7 @@ fn server(arguments: &ServeArgs, table: &Server) -> Result<ServerConfig, Wrong> 
         table.max_connections_per_sandbox,
     );
     set(&mut config.drain, table.drain_seconds.map(Duration::from_secs));
-    traces(table.otlp_endpoint.as_deref(), &mut config)?;
     Ok(config)
-}
-
-/// The variable that names a collector for every program.
-const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
-
-fn traces(named: Option<&str>, config: &mut ServerConfig) -> Result<(), Wrong> {
-    let everywhere = std::env::var(ENDPOINT).ok().filter(|text| !text.is_empty());
-    let parsed = named.or(everywhere.as_deref()).map(str::parse).transpose();
-    config.traces = parsed.map_err(|error: offleash_api::BadEndpoint| {
-        let key = if named.is_some() { "otlp_endpoint" } else { ENDPOINT };
-        Wrong::new(key, error).with_hint(format!(
-            "`otlp_endpoint` or {ENDPOINT} names it, as in `http://127.0.0.1:4318`"
-        ))
-    })?;
-    Ok(())
 }
 
 /// A domain is what SDKs put host names together with.

@@ -148,7 +148,7 @@ fn a_configuration_is_checked() {
     for (text, named) in [
         ("lisen = 3\n", "lisen"),
         ("[limits]\ncpus = 1000\n", "limits.cpus"),
-        ("otlp_endpoint = \"ftp://127.0.0.1\"\n", "otlp_endpoint"),
+        ("[telemetry]\nendpoint = \"ftp://127.0.0.1\"\n", "telemetry.endpoint"),
         ("a = [", "unclosed array"),
     ] {
         let file = site.write("bad.toml", format!("# The first line.\n{text}"));

@@ -15,7 +15,7 @@ use crate::http::body::Body;
 use crate::http::json::RequestBody;
 use crate::http::query;
 use crate::http::time;
-use crate::trace::{self, SpanOperation};
+use crate::telemetry::{self, SpanOperation};
 
 pub(crate) async fn create(
     asked: &ApiRequest<'_>,
@@ -25,7 +25,7 @@ pub(crate) async fn create(
     let new: NewSandbox = body.read().await?;
     let request = request::create(new, version, asked.idempotency_key())?;
     let created = asked.whole(|daemon, caller| async move { daemon.create(&caller, request).await });
-    let view = trace::of(SpanOperation::Create, created, |view| view.id.clone()).await?;
+    let view = telemetry::of(SpanOperation::Create, created, |view| view.id.clone()).await?;
     let sandbox = CreatedSandbox::of(&view, asked.domain());
     Ok(answer::json(StatusCode::CREATED, &sandbox))
 }
@@ -53,9 +53,9 @@ pub(crate) fn get(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>,
 
 pub(crate) async fn kill(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
     let id = asked.sandbox_id(given)?.to_owned();
-    asked
-        .whole(|daemon, caller| async move { daemon.kill(&caller, &id).await })
-        .await?;
+    let named = id.clone();
+    let killed = asked.whole(|daemon, caller| async move { daemon.kill(&caller, &id).await });
+    telemetry::of(SpanOperation::Kill, killed, |_| named.clone()).await?;
     Ok(done())
 }
 
@@ -72,7 +72,7 @@ pub(crate) async fn connect(
             _ => daemon.connect(&caller, &id, connect.timeout).await,
         }
     };
-    let (view, resumed) = trace::of(SpanOperation::Resume, asked.whole(connected), |(view, _)| {
+    let (view, resumed) = telemetry::of(SpanOperation::Resume, asked.whole(connected), |(view, _)| {
         view.id.clone()
     })
     .await?;
@@ -93,7 +93,7 @@ pub(crate) async fn resume(
             _ => daemon.resume(&caller, &id, connect.timeout).await,
         }
     };
-    let view = trace::of(SpanOperation::Resume, asked.whole(resumed), |view| view.id.clone()).await?;
+    let view = telemetry::of(SpanOperation::Resume, asked.whole(resumed), |view| view.id.clone()).await?;
     let sandbox = CreatedSandbox::of(&view, asked.domain());
     Ok(answer::json(StatusCode::CREATED, &sandbox))
 }
@@ -134,15 +134,15 @@ pub(crate) async fn pause(
         memory,
         require_healthy_guest,
     } = body.read().await?;
-    asked
-        .whole(|daemon, caller| async move {
-            match (memory, require_healthy_guest) {
-                (Some(false), _) => daemon.put_away(&caller, &id).await,
-                (_, Some(true)) => daemon.pause_healthy(&caller, &id).await,
-                _ => daemon.pause(&caller, &id).await,
-            }
-        })
-        .await?;
+    let named = id.clone();
+    let paused = asked.whole(|daemon, caller| async move {
+        match (memory, require_healthy_guest) {
+            (Some(false), _) => daemon.put_away(&caller, &id).await,
+            (_, Some(true)) => daemon.pause_healthy(&caller, &id).await,
+            _ => daemon.pause(&caller, &id).await,
+        }
+    });
+    telemetry::of(SpanOperation::Pause, paused, |_| named.clone()).await?;
     Ok(done())
 }
 

@@ -30,7 +30,7 @@ use crate::e2b::connect::{
     StreamEnd, refuse, stream,
 };
 use crate::http::body::Body;
-use crate::trace::{SpanOperation, WorkSpan};
+use crate::telemetry::{SpanOperation, WorkSpan};
 
 /// Most bytes of output in one event.
 const OUTPUT_CHUNK: usize = 32 * 1024;

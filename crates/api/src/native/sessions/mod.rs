@@ -19,7 +19,7 @@ use crate::http::body::Body;
 use crate::http::destination::{self, BROWSER_PREFIX};
 use crate::http::json::RequestBody;
 use crate::http::query;
-use crate::trace::{self, SpanOperation};
+use crate::telemetry::{self, SpanOperation};
 
 /// What a session is told to be released by.
 const REQUEST_RELEASE: &str = "REQUEST_RELEASE";
@@ -149,7 +149,7 @@ fn session_id<'s>(asked: &ApiRequest<'_>, given: &'s str) -> Result<&'s str, Api
 pub(crate) async fn create(asked: &ApiRequest<'_>, body: RequestBody) -> Result<Response<Body>, ApiRefusal> {
     let request = request(body.read().await?)?;
     let created = asked.whole(|daemon, caller| async move { daemon.create_session(&caller, request).await });
-    let view = trace::of(SpanOperation::Create, created, |view| view.id.clone()).await?;
+    let view = telemetry::of(SpanOperation::Create, created, |view| view.id.clone()).await?;
     Ok(answer::json(StatusCode::CREATED, &told(asked, view)))
 }
 

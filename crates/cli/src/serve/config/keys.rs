@@ -50,8 +50,6 @@ tables! {
         max_connections_per_sandbox: usize = "`512`",
         /// How long requests may go on once the server is told to end, seconds.
         drain_seconds: u64 = "`10`",
-        /// Collector that is sent traces, as in `http://127.0.0.1:4318`; wins over `OTEL_EXPORTER_OTLP_ENDPOINT`.
-        otlp_endpoint: String = "none",
     }
     "sandboxes" Sandboxes {
         /// How long a sandbox lives if its creator does not say, seconds.
@@ -166,6 +164,18 @@ tables! {
         secret: String = "none",
         /// Of which types of messages they are told.
         types: Vec<String> = "all",
+        /// How long an address may take until its answer begins, seconds.
+        timeout_seconds: u64 = "`10`",
+    }
+    "telemetry" TelemetryKeys {
+        /// Collector that is told, by OTLP over HTTP in JSON, as in `http://127.0.0.1:4318`; wins over `OTEL_EXPORTER_OTLP_ENDPOINT`.
+        endpoint: String = "none",
+        /// What it is told: `traces`, `metrics`, `logs`.
+        signals: Vec<String> = "all",
+        /// How often it is sent metrics, seconds.
+        interval_seconds: u64 = "`60`",
+        /// What the server is called there (`service.name`).
+        service_name: String = "`offleash`",
     }
     "lifecycle" LifecycleKeys {
         /// After how long a sandbox sleeps that nobody uses, seconds; 0 is never. Its creator may say otherwise.
@@ -241,7 +251,7 @@ tables! {
 }
 
 /// Every table that the file can have.
-pub(super) const TABLES: [&str; 10] = [
+pub(super) const TABLES: [&str; 15] = [
     "sandboxes",
     "limits",
     "max_limits",
@@ -249,9 +259,14 @@ pub(super) const TABLES: [&str; 10] = [
     "pool",
     "zygotes",
     "snapshots",
+    "monitoring",
+    "webhooks",
+    "telemetry",
+    "lifecycle",
     "templates",
-    "images",
     "tools",
+    "images",
+    "volumes",
 ];
 
 /// The tables of the file, each read by itself so that unknown keys are refused in all.
@@ -267,6 +282,7 @@ pub(super) struct Tables {
     pub(super) snapshots: Snapshots,
     pub(super) monitoring: MonitoringKeys,
     pub(super) webhooks: WebhookKeys,
+    pub(super) telemetry: TelemetryKeys,
     pub(super) lifecycle: LifecycleKeys,
     pub(super) templates: Templates,
     pub(super) images: Images,
@@ -290,6 +306,7 @@ impl Tables {
         let snapshots = table(rest, "snapshots")?;
         let monitoring = table(rest, "monitoring")?;
         let webhooks = table(rest, "webhooks")?;
+        let telemetry = table(rest, "telemetry")?;
         let lifecycle = table(rest, "lifecycle")?;
         let templates = table(rest, "templates")?;
         let images = table(rest, "images")?;
@@ -307,6 +324,7 @@ impl Tables {
             snapshots,
             monitoring,
             webhooks,
+            telemetry,
             lifecycle,
             templates,
             images,

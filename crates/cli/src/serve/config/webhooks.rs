@@ -1,9 +1,14 @@
 //! Whom a server tells of what happens to sandboxes.
 
+use std::time::Duration;
+
 use offleash_daemon::{WebhookError, WebhooksConfig};
 
 use super::keys::WebhookKeys;
 use super::written::Wrong;
+
+/// How long an endpoint may take.
+const TIMEOUTS: std::ops::RangeInclusive<u64> = 1..=60;
 
 /// What the table says.
 ///
@@ -13,6 +18,12 @@ pub(super) fn webhooks(table: &WebhookKeys, config: &mut WebhooksConfig) -> Resu
     const SECRET: &str = "webhooks.secret";
     config.urls = table.urls.clone().unwrap_or_default();
     config.types = table.types.clone().unwrap_or_default();
+    if let Some(seconds) = table.timeout_seconds {
+        if !TIMEOUTS.contains(&seconds) {
+            return Err(Wrong::new("webhooks.timeout_seconds", "it is from 1 to 60"));
+        }
+        config.answer_timeout = Duration::from_secs(seconds);
+    }
     if let Some(origin) = &table.secret {
         let secret = secret(origin).map_err(|why| Wrong::new(SECRET, why))?;
         config.secret = secret.trim_ascii().to_vec();

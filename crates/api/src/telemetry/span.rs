@@ -1,18 +1,18 @@
 //! Spans as they come to be: each of a request, and those of what is done for it.
 
-use std::sync::Arc;
+use std::borrow::Cow;
 use std::time::{Instant, SystemTime};
 
-use data_encoding::HEXLOWER_PERMISSIVE;
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use offleash_core::id::RunId;
 use rustix::rand::{GetRandomFlags, getrandom};
+use serde_json::{Value, json};
 
-use super::RequestSubject;
-use super::export::{self, SpanQueue};
-use super::{SpanOperation, TracesEndpoint};
+use super::collector::{nanoseconds, number, scope, word};
+use super::queue::SignalQueue;
+use super::{RequestSubject, SpanOperation};
 use crate::http::destination::{CODE_PORT, ENVD_PORT};
-use crate::journal::Journal;
 
 /// What names the span of the caller (W3C Trace Context).
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -25,7 +25,7 @@ tokio::task_local! {
 /// Which trace it is, and what is below which span in it.
 #[derive(Debug, Clone)]
 struct SpanContext {
-    queue: SpanQueue,
+    queue: SignalQueue<EndedSpan>,
     trace: [u8; 16],
     span: [u8; 8],
 }
@@ -36,7 +36,7 @@ pub(super) struct EndedSpan {
     pub(super) trace: [u8; 16],
     pub(super) span: [u8; 8],
     pub(super) parent: Option<[u8; 8]>,
-    pub(super) name: &'static str,
+    pub(super) name: Cow<'static, str>,
     /// Whether it is of a request; of what is done for one otherwise.
     pub(super) is_request: bool,
     pub(super) began: SystemTime,
@@ -52,54 +52,6 @@ pub(super) enum SpanFact {
     Word(&'static str),
     Id(String),
     Number(u64),
-}
-
-/// Where spans go.
-#[derive(Debug)]
-pub(crate) struct Tracer {
-    queue: Option<SpanQueue>,
-}
-
-impl Tracer {
-    /// Begins to send spans to `endpoint`, if there is one; within an event loop.
-    pub(crate) fn start(endpoint: Option<TracesEndpoint>, journal: &Arc<dyn Journal>) -> Self {
-        let queue = endpoint.map(|endpoint| export::start(endpoint, Arc::clone(journal)));
-        Self { queue }
-    }
-
-    /// The span of a request whose head is there. One whose caller does not record his is not recorded either.
-    pub(crate) fn request(&self, method: &Method, fields: &HeaderMap) -> RequestSpan {
-        let caller = caller(fields);
-        let begun = self
-            .queue
-            .clone()
-            .filter(|_| caller.is_none_or(|caller| caller.sampled));
-        let begun = begun.and_then(|queue| {
-            let trace = match caller {
-                Some(caller) => caller.trace,
-                None => random()?,
-            };
-            Some(BegunSpan::at(
-                SpanContext {
-                    queue,
-                    trace,
-                    span: random()?,
-                },
-                caller.map(|caller| caller.span),
-            ))
-        });
-        RequestSpan {
-            begun,
-            method: known(method),
-        }
-    }
-
-    /// Waits until what has ended so far was sent, for a moment.
-    pub(crate) async fn flush(&self) {
-        if let Some(queue) = &self.queue {
-            queue.flush().await;
-        }
-    }
 }
 
 /// A span that goes on.
@@ -130,7 +82,7 @@ impl BegunSpan {
         }
     }
 
-    fn end(self, name: &'static str, is_request: bool, well: Option<bool>) {
+    fn end(self, name: Cow<'static, str>, is_request: bool, well: Option<bool>) {
         let SpanContext { queue, trace, span } = self.place;
         queue.put(EndedSpan {
             trace,
@@ -155,6 +107,26 @@ pub(crate) struct RequestSpan {
 }
 
 impl RequestSpan {
+    /// One whose caller does not record his is not recorded either.
+    pub(super) fn begin(queue: Option<&SignalQueue<EndedSpan>>, method: &Method, fields: &HeaderMap) -> Self {
+        let caller = caller(fields);
+        let begun = queue.filter(|_| caller.is_none_or(|caller| caller.sampled));
+        let begun = begun.and_then(|queue| {
+            let trace = match caller {
+                Some(caller) => caller.trace,
+                None => random()?,
+            };
+            let place = SpanContext {
+                queue: queue.clone(),
+                trace,
+                span: random()?,
+            };
+            Some(BegunSpan::at(place, caller.map(|caller| caller.span)))
+        });
+        let method = known_method(method);
+        Self { begun, method }
+    }
+
     /// Does `work`, in which other spans are below this one.
     pub(crate) async fn hold<T>(&self, work: impl Future<Output = T>) -> T {
         let place = self.begun.as_ref().map(|begun| begun.place.clone());
@@ -171,7 +143,7 @@ impl RequestSpan {
         if let Some(sandbox) = &subject.sandbox {
             begun.sandbox(sandbox);
         }
-        let name = match subject.port {
+        let destination = match subject.port {
             None => "control",
             Some(ENVD_PORT) => "services",
             Some(CODE_PORT) => "code",
@@ -180,7 +152,19 @@ impl RequestSpan {
                 "port"
             }
         };
-        begun.end(name, true, status.is_server_error().then_some(false));
+        begun.facts.push(("offleash.destination", SpanFact::Word(destination)));
+        let name = match subject.route {
+            Some(route) => {
+                begun.facts.push(("http.route", SpanFact::Word(route)));
+                format!("{} {route}", self.method).into()
+            }
+            None => self.method.into(),
+        };
+        let failed = status.is_server_error();
+        if failed {
+            begun.facts.push(("error.type", SpanFact::Id(number.to_string())));
+        }
+        begun.end(name, true, failed.then_some(false));
     }
 }
 
@@ -208,6 +192,8 @@ impl WorkSpan {
         });
         let name = match operation {
             SpanOperation::Create => "sandbox.create",
+            SpanOperation::Pause => "sandbox.pause",
+            SpanOperation::Kill => "sandbox.kill",
             SpanOperation::Resume => "sandbox.resume",
             SpanOperation::Exec => "sandbox.exec",
         };
@@ -230,8 +216,12 @@ impl WorkSpan {
 
 impl Drop for WorkSpan {
     fn drop(&mut self) {
-        if let Some(begun) = self.begun.take() {
-            begun.end(self.name, false, self.well);
+        if let Some(mut begun) = self.begun.take() {
+            if self.well == Some(false) {
+                // Of the words for that there is none that would say more.
+                begun.facts.push(("error.type", SpanFact::Word("_OTHER")));
+            }
+            begun.end(self.name.into(), false, self.well);
         }
     }
 }
@@ -240,6 +230,50 @@ impl Drop for WorkSpan {
 pub(crate) fn carry<F: Future>(work: F) -> impl Future<Output = F::Output> {
     let place = REQUEST.try_with(Clone::clone).ok().flatten();
     REQUEST.scope(place, work)
+}
+
+/// The request that is being answered, by its trace and its span, if it is recorded.
+pub(super) fn current() -> Option<([u8; 16], [u8; 8])> {
+    let place = REQUEST.try_with(Clone::clone).ok().flatten()?;
+    Some((place.trace, place.span))
+}
+
+/// `ExportTraceServiceRequest`, in the form that OTLP gives it in JSON.
+pub(super) fn message(resource: &Value, spans: &[EndedSpan]) -> Value {
+    let spans: Vec<Value> = spans.iter().map(described).collect();
+    json!({ "resourceSpans": [{
+        "resource": resource,
+        "scopeSpans": [{ "scope": scope(), "spans": spans }],
+    }]})
+}
+
+fn described(span: &EndedSpan) -> Value {
+    let facts = span.facts.iter().map(|(key, fact)| match fact {
+        SpanFact::Word(text) => word(key, text),
+        SpanFact::Id(id) => word(key, id),
+        SpanFact::Number(count) => number(key, *count),
+    });
+    // `SPAN_KIND_SERVER` and `SPAN_KIND_INTERNAL`; `STATUS_CODE_UNSET`, `_OK` and `_ERROR`.
+    let kind = if span.is_request { 2 } else { 1 };
+    let status = match span.well {
+        None => json!({}),
+        Some(true) => json!({ "code": 1 }),
+        Some(false) => json!({ "code": 2 }),
+    };
+    let mut described = json!({
+        "traceId": HEXLOWER.encode(&span.trace),
+        "spanId": HEXLOWER.encode(&span.span),
+        "name": span.name,
+        "kind": kind,
+        "startTimeUnixNano": nanoseconds(span.began),
+        "endTimeUnixNano": nanoseconds(span.ended),
+        "attributes": facts.collect::<Vec<_>>(),
+        "status": status,
+    });
+    if let Some(parent) = &span.parent {
+        described["parentSpanId"] = HEXLOWER.encode(parent).into();
+    }
+    described
 }
 
 /// The span of a caller.
@@ -283,7 +317,7 @@ fn random<const N: usize>() -> Option<[u8; N]> {
 }
 
 /// The method, if it is one of everybody's: others are the caller's text.
-fn known(method: &Method) -> &'static str {
+pub(crate) fn known_method(method: &Method) -> &'static str {
     match method.as_str() {
         "GET" => "GET",
         "HEAD" => "HEAD",

@@ -1,4 +1,4 @@
-//! Traces of a server: what a collector is sent, and what it never is.
+//! What a server tells a collector: spans, numbers and lines, and what it never does.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -31,7 +31,8 @@ const PARENT: &str = "b7ad6b7169203331";
 /// A collector: what it was sent, as far as it came.
 #[derive(Clone, Default)]
 struct Collector {
-    messages: Arc<Mutex<Vec<Value>>>,
+    /// With the path that each came to.
+    messages: Arc<Mutex<Vec<(String, Value)>>>,
 }
 
 impl Collector {
@@ -63,11 +64,16 @@ impl Collector {
                 continue;
             };
             let head = head.to_ascii_lowercase();
-            assert!(head.starts_with("post /v1/traces http/1.1\r\n"), "{head}");
+            let path = head
+                .strip_prefix("post /v1/")
+                .and_then(|rest| rest.split_once(" http/1.1\r\n"));
+            let (path, _) = path.unwrap_or_else(|| panic!("{head}"));
+            assert!(["traces", "metrics", "logs"].contains(&path), "{head}");
             assert!(head.contains("content-type: application/json"), "{head}");
             let announced = head.lines().find_map(|line| line.strip_prefix("content-length: "));
             if body.len() >= announced.unwrap().parse::<usize>().unwrap() {
-                self.messages.lock().unwrap().push(serde_json::from_str(body).unwrap());
+                let message = (path.to_owned(), serde_json::from_str(body).unwrap());
+                self.messages.lock().unwrap().push(message);
                 break;
             }
         }
@@ -78,16 +84,39 @@ impl Collector {
 
     /// Everything that it was sent.
     fn text(&self) -> String {
-        self.messages.lock().unwrap().iter().map(Value::to_string).collect()
+        let messages = self.messages.lock().unwrap();
+        messages.iter().map(|(_, message)| message.to_string()).collect()
+    }
+
+    /// What it was told of one signal, one by one.
+    fn told(&self, path: &str, resources: &str, scopes: &str, items: &str) -> Vec<Value> {
+        let messages = self.messages.lock().unwrap();
+        let of_signal = messages.iter().filter(|(at, _)| at == path);
+        let all = of_signal.flat_map(|(_, message)| {
+            let resource = &message[resources][0];
+            assert_eq!(
+                resource["resource"]["attributes"][0]["value"]["stringValue"], "told",
+                "{message}"
+            );
+            resource[scopes][0][items].as_array().unwrap().clone()
+        });
+        all.collect()
+    }
+
+    /// The lines that it was told.
+    fn lines(&self) -> Vec<Value> {
+        self.told("logs", "resourceLogs", "scopeLogs", "logRecords")
+    }
+
+    /// The latest of a number's points.
+    fn points(&self, name: &str) -> Option<Value> {
+        let metrics = self.told("metrics", "resourceMetrics", "scopeMetrics", "metrics");
+        metrics.into_iter().rfind(|metric| metric["name"] == name)
     }
 
     /// The spans of a trace; of all without one.
     fn spans(&self, trace: Option<&str>) -> Vec<Value> {
-        let messages = self.messages.lock().unwrap();
-        let scopes = messages
-            .iter()
-            .map(|message| &message["resourceSpans"][0]["scopeSpans"][0]["spans"]);
-        let spans = scopes.flat_map(|spans| spans.as_array().unwrap().clone());
+        let spans = self.told("traces", "resourceSpans", "scopeSpans", "spans").into_iter();
         spans
             .filter(|span| trace.is_none_or(|trace| span["traceId"] == trace))
             .collect()
@@ -97,7 +126,8 @@ impl Collector {
 /// A server that tells a collector at `address` of loopback, which it knows by its name.
 fn server(address: SocketAddr) -> Server {
     let port = address.port();
-    Server::start_with(&format!("otlp_endpoint = \"http://localhost:{port}\"\n{QUIET}"), &[])
+    let told = format!("endpoint = \"http://localhost:{port}\"\nservice_name = \"told\"\ninterval_seconds = 1\n");
+    Server::start_with(&format!("{QUIET}[telemetry]\n{told}"), &[])
 }
 
 /// The attributes of a span, their values as text.
@@ -159,8 +189,9 @@ fn a_run_is_told_as_its_request_and_what_was_done_for_it() {
         assert!(found.next().is_none(), "{name}: {spans:?}");
         span
     };
-    let (request, create, exec) = (named("control"), named("sandbox.create"), named("sandbox.exec"));
-    assert_eq!(spans.len(), 3, "{spans:?}");
+    let (request, create) = (named("POST /v1/run"), named("sandbox.create"));
+    let (exec, kill) = (named("sandbox.exec"), named("sandbox.kill"));
+    assert_eq!(spans.len(), 4, "{spans:?}");
     assert_eq!(
         (&request["parentSpanId"], &request["kind"]),
         (&json!(PARENT), &json!(2))
@@ -173,7 +204,11 @@ fn a_run_is_told_as_its_request_and_what_was_done_for_it() {
         ),
         ("POST", "200")
     );
-    for span in [create, exec] {
+    assert_eq!(
+        (told["http.route"].as_str(), told["offleash.destination"].as_str()),
+        ("/v1/run", "control")
+    );
+    for span in [create, exec, kill] {
         assert_eq!((&span["parentSpanId"], &span["kind"]), (&request["spanId"], &json!(1)));
         assert_eq!(facts(span)["offleash.sandbox"], id);
         assert_eq!(span["status"]["code"], 1, "{span}");
@@ -182,7 +217,7 @@ fn a_run_is_told_as_its_request_and_what_was_done_for_it() {
             "{span}"
         );
     }
-    for span in [request, create, exec] {
+    for span in [request, create, exec, kill] {
         assert!(
             nanoseconds(span, "endTimeUnixNano") > nanoseconds(span, "startTimeUnixNano"),
             "{span}"
@@ -199,7 +234,7 @@ fn a_run_is_told_as_its_request_and_what_was_done_for_it() {
     for hidden in [
         SECRET,
         &key,
-        "/v1/run",
+        "/v1/run?",
         "traceparent",
         server.site.root().to_str().unwrap(),
     ] {
@@ -248,9 +283,10 @@ fn commands_and_pauses_of_the_sdks_are_told() {
     };
     for (name, code) in [
         ("sandbox.create", 1),
+        ("sandbox.pause", 1),
         ("sandbox.resume", 1),
         ("sandbox.exec", 2),
-        ("services", 0),
+        ("POST", 0),
     ] {
         let span = eventually(name, || told(name));
         assert_eq!(span["status"]["code"].as_u64().unwrap_or(0), code, "{span}");
@@ -259,16 +295,88 @@ fn commands_and_pauses_of_the_sdks_are_told() {
 }
 
 #[test]
+fn numbers_and_lines_are_told_of_what_happens_to_sandboxes() {
+    let (collector, address) = Collector::start();
+    let mut server = server(address);
+    let key = server.key(&[]);
+    let body = format!("{{\"metadata\": {{\"a\": \"{SECRET}\"}}}}");
+    let made = server.ask(&key, "POST /v1/sandboxes", &body);
+    assert_eq!(made.status, 201, "{made:?}");
+    let id = made.json()["id"].as_str().unwrap().to_owned();
+    let running = || {
+        let sandboxes = collector.points("offleash.sandboxes")?;
+        let points = sandboxes["gauge"]["dataPoints"].as_array()?.clone();
+        let mut running = points
+            .iter()
+            .filter(|point| facts(point)["offleash.state"] == "running");
+        (running.next()?["asInt"] == "1").then_some(())
+    };
+    eventually("a running sandbox among the numbers", running);
+    assert_eq!(server.ask(&key, &format!("DELETE /v1/sandboxes/{id}"), "").status, 204);
+    let (status, log) = server.end();
+    assert!(status.success(), "{status}: {log}");
+
+    // What is told at the end is the last of it.
+    let creates = collector.points("offleash.creates").unwrap();
+    let point = creates["sum"]["dataPoints"].as_array().unwrap().iter();
+    let scratch = point
+        .clone()
+        .find(|point| facts(point)["offleash.from"] == "scratch")
+        .unwrap();
+    assert_eq!(
+        (&scratch["asInt"], &creates["sum"]["isMonotonic"]),
+        (&json!("1"), &json!(true))
+    );
+    let durations = collector.points("http.server.request.duration").unwrap();
+    let points = durations["histogram"]["dataPoints"].as_array().unwrap();
+    let created = points
+        .iter()
+        .find(|point| facts(point)["http.response.status_code"] == "201")
+        .unwrap();
+    assert_eq!(
+        (facts(created)["http.request.method"].as_str(), &created["count"]),
+        ("POST", &json!("1"))
+    );
+    let lines = collector.lines();
+    let of_sandbox: Vec<&str> = lines
+        .iter()
+        .filter(|line| facts(line).get("offleash.sandbox") == Some(&id))
+        .map(|line| line["eventName"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        of_sandbox,
+        ["offleash.sandbox.created", "offleash.sandbox.killed"],
+        "{lines:?}"
+    );
+    assert!(lines.iter().all(|line| line["severityText"] == "INFO"), "{lines:?}");
+    let text = collector.text();
+    assert!(!text.contains(SECRET) && !text.contains(&key), "{text}");
+}
+
+#[test]
 fn a_collector_that_takes_nothing_holds_up_nobody() {
-    // One that is not there, and one that accepts and never answers.
+    // One that is not there, one that accepts and never answers, and one whose answer never ends.
     let gone = TcpListener::bind("127.0.0.1:0").unwrap();
     let nowhere = gone.local_addr().unwrap();
     drop(gone);
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    for address in [nowhere, silent.local_addr().unwrap()] {
+    let liar = TcpListener::bind("127.0.0.1:0").unwrap();
+    let lies = liar.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in liar.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let mut said = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+                while said.is_ok() {
+                    said = stream.write_all(&[b'x'; 4096]);
+                }
+            });
+        }
+    });
+    for address in [nowhere, silent.local_addr().unwrap(), lies] {
         let mut server = server(address);
         // More than can wait.
-        for _ in 0..5000 / 25 {
+        for _ in 0..4200 / 25 {
             let asked: Vec<_> = (0..25)
                 .map(|_| ask(server.address, "GET /healthz", &[], "").status)
                 .collect();
@@ -284,13 +392,13 @@ fn a_collector_that_takes_nothing_holds_up_nobody() {
 #[test]
 fn what_is_no_address_of_a_collector_is_refused() {
     let site = support::Site::new();
-    let file = site.write("serve.toml", "otlp_endpoint = \"https://collector.example\"\n");
+    let file = site.write("serve.toml", "[telemetry]\nendpoint = \"https://collector.example\"\n");
     let check = ["serve", "--config-check", "--config", file.to_str().unwrap()];
     let told = site.refuse(check);
     assert!(
-        told.contains("no address of a collector") && told.contains("otlp_endpoint"),
+        told.contains("no address of a collector") && told.contains("telemetry.endpoint"),
         "{told}"
     );
-    let good = site.write("good.toml", "otlp_endpoint = \"http://127.0.0.1:4318\"\n");
+    let good = site.write("good.toml", "[telemetry]\nendpoint = \"http://127.0.0.1:4318\"\n");
     site.succeed(["serve", "--config-check", "--config", good.to_str().unwrap()]);
 }

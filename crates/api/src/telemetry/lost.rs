@@ -1,0 +1,57 @@
+//! What a collector did not take: counted, and told of now and then.
+
+use std::error::Error;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::TelemetrySignal;
+use crate::journal::{Event, Journal};
+
+/// How often at most it is told of a signal that it is lost.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
+
+/// How much of each signal was lost since the server began.
+#[derive(Debug, Default)]
+pub(crate) struct LostSignals {
+    counts: [AtomicU64; TelemetrySignal::ALL.len()],
+    told: Mutex<[Option<Instant>; TelemetrySignal::ALL.len()]>,
+}
+
+impl LostSignals {
+    pub(super) fn add(&self, signal: TelemetrySignal, count: usize) {
+        let count = u64::try_from(count).unwrap_or(u64::MAX);
+        self.counts[place(signal)].fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Tells the owner of it, unless that was done a moment ago.
+    pub(super) fn tell(&self, journal: &dyn Journal, signal: TelemetrySignal, cause: &(dyn Error + 'static)) {
+        {
+            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            let last = &mut told[place(signal)];
+            if last.is_some_and(|last| last.elapsed() < TOLD_EVERY) {
+                return;
+            }
+            *last = Some(Instant::now());
+        }
+        let told = match signal {
+            TelemetrySignal::Traces => "traces are lost",
+            TelemetrySignal::Metrics => "metrics are lost",
+            TelemetrySignal::Logs => "logs are lost",
+        };
+        journal.record(&Event::Failure { told, cause });
+    }
+
+    /// How much of each was lost: spans, messages of metrics, lines.
+    pub(crate) fn counts(&self) -> [(TelemetrySignal, u64); TelemetrySignal::ALL.len()] {
+        TelemetrySignal::ALL.map(|signal| (signal, self.counts[place(signal)].load(Ordering::Relaxed)))
+    }
+}
+
+fn place(signal: TelemetrySignal) -> usize {
+    match signal {
+        TelemetrySignal::Traces => 0,
+        TelemetrySignal::Metrics => 1,
+        TelemetrySignal::Logs => 2,
+    }
+}
