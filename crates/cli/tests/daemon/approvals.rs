@@ -102,7 +102,7 @@ fn what_is_allowed_for_good_is_asked_about_no_more_for_that_key_and_template() {
         let daemon = world.daemon().await;
         let me = Caller::local();
         let asking = |request: &mut offleash_daemon::CreateRequest| {
-            request.network.ask_out = vec!["*.example:443".to_owned(), "asked.example:443".to_owned()];
+            request.network.ask_out = vec!["*.asked.example:443".to_owned(), "asked.example:443".to_owned()];
         };
         let first = create_with(&daemon, asking).await;
         let supervisor = daemon.supervisor(&first.id).await.unwrap();

@@ -287,7 +287,8 @@ fn a_question_stays_open_beyond_its_daemon_and_is_told_again_by_its_id() {
         })
         .await;
         let supervisor = first.supervisor(&made.id).await.unwrap();
-        let connect = "exec 2>/dev/null; bash -c 'exec 3<>/dev/tcp/asked.example/443' && echo ended || echo refused";
+        let connect =
+            "exec 2>/dev/null; bash -c 'exec 3<>/dev/tcp/asked.example/443 && cat <&3' && echo ended || echo refused";
         let connecting = tokio::spawn(async move { output(&supervisor, connect).await });
         let questions = || -> Vec<Heard> {
             let all = receiver.heard().into_iter();
