@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
+use http::Request;
 use http::header::CONTENT_TYPE;
-use http::{Request, StatusCode};
 use offleash_images::{Connector, RegistryAddress, RegistrySettings};
 use offleash_supervisor::clock::now_ms;
 use ring::hmac;
@@ -137,23 +137,16 @@ impl MessageSender {
             return SendOutcome::Refused;
         };
         match self.connector.send(&self.address, request, "the webhook").await {
-            Ok(response) => outcome_of(response.status()),
-            Err(_) => SendOutcome::Unavailable,
+            Ok(response) if response.status().is_success() => SendOutcome::Taken,
+            Ok(response) if !is_for_later(response.status().as_u16()) => SendOutcome::Refused,
+            Ok(_) | Err(_) => SendOutcome::Unavailable,
         }
     }
 }
 
-fn outcome_of(status: StatusCode) -> SendOutcome {
-    const LATER: [StatusCode; 3] = [
-        StatusCode::REQUEST_TIMEOUT,
-        StatusCode::TOO_EARLY,
-        StatusCode::TOO_MANY_REQUESTS,
-    ];
-    match status {
-        status if status.is_success() => SendOutcome::Taken,
-        status if status.is_server_error() || LATER.contains(&status) => SendOutcome::Unavailable,
-        _ => SendOutcome::Refused,
-    }
+/// Whether an answer says to try again later, by its number: 408, 425 and 429, and what begins with 5.
+fn is_for_later(number: u16) -> bool {
+    matches!(number, 408 | 425 | 429 | 500..=599)
 }
 
 /// Tells one endpoint of events, in their order, from where the last daemon came to.
