@@ -44,8 +44,25 @@ const MISSING: [(u8, &str, &str); 4] = [
     ),
 ];
 
-const APT: &str = "command -v apt-get >/dev/null || exit 93\nset -e\napt-get update\n\
-                   exec apt-get install -y --no-install-recommends -- \"$@\"";
+/// Packages of the host count as installed, whose directories below `/etc` and `/var` are not all in a sandbox; their scripts
+/// take those for granted, and run when another package concerns them. What is no configuration file there is a directory. Nobody is there to be asked
+/// whether configuration that a newer package has is wanted: what is there stays, and what is missing comes.
+const APT: &str = r#"command -v apt-get >/dev/null || exit 93
+set -e
+known=/var/lib/dpkg/info
+cat "$known"/*.conffiles >/tmp/.conffiles 2>/dev/null || :
+cat "$known"/*.list 2>/dev/null | grep -E '^/(etc|var)/' | sort -u | grep -vxFf /tmp/.conffiles | while read -r path; do
+case ${path##*/} in
+*.d) ;;
+*.*) continue ;;
+esac
+test -e "$path" || test -L "$path" || mkdir -p -- "$path" 2>/dev/null || :
+done
+set -- -o Acquire::EnableSrvRecords=false -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold \
+-o Dpkg::Options::=--force-confmiss -- "$@"
+apt-get update -o Acquire::EnableSrvRecords=false
+exec apt-get install -y --no-install-recommends "$@"
+"#;
 
 /// The mark that keeps pip from a distribution's Python (PEP 668) is right on a machine and not in a template, where the
 /// packages, and what users of its sandboxes add, go to `/usr/local` or to their homes.
