@@ -7,18 +7,30 @@ use super::Recipe;
 /// What pages are shown with: Chromium, and characters that most of them have.
 const BROWSER_APT: [&str; 4] = ["chromium", "fonts-liberation", "fonts-wqy-zenhei", "fonts-symbola"];
 
-/// A screen that nobody sits at, a small manager of its windows, and what shows and drives it.
-const DESKTOP_APT: [&str; 9] = [
+/// A screen that nobody sits at, XFCE on it, and what shows and drives it: all that E2B's SDKs for desktops call.
+const DESKTOP_APT: [&str; 18] = [
     "xvfb",
-    "fluxbox",
-    "xterm",
+    "xfce4-session",
+    "xfwm4",
+    "xfdesktop4",
+    "xfce4-panel",
+    "xfce4-terminal",
+    "dbus-x11",
     "x11-utils",
+    "x11-xserver-utils",
     "x11vnc",
     "novnc",
     "websockify",
+    "net-tools",
+    "procps",
     "xdotool",
     "scrot",
+    "xdg-utils",
+    "libgtk-3-bin",
 ];
+
+/// Where those SDKs look for noVNC.
+const DESKTOP_RUN: &str = "mkdir -p /opt && ln -sfn /usr/share/novnc /opt/noVNC";
 
 /// A recipe that is there without being written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +60,10 @@ impl ReadyRecipe {
         };
         match self {
             Self::Browser => of_apt(&BROWSER_APT),
-            Self::Desktop => of_apt(&DESKTOP_APT),
+            Self::Desktop => Recipe {
+                run: vec![DESKTOP_RUN.to_owned()],
+                ..of_apt(&DESKTOP_APT)
+            },
             Self::CodeInterpreter => Recipe::code_interpreter(),
         }
     }
