@@ -23,7 +23,7 @@ struct Sdk {
 
 /// Servers have been broken by what changed between releases, so old ones are tried as well: those that still make and
 /// connect to sandboxes by the first version of these calls.
-const SDKS: [Sdk; 12] = [
+const SDKS: [Sdk; 14] = [
     Sdk {
         name: "python",
         packages: &["e2b"],
@@ -53,6 +53,16 @@ const SDKS: [Sdk; 12] = [
         name: "javascript_code_interpreter",
         packages: &["@e2b/code-interpreter@latest"],
         inside: "node_modules/@e2b/code-interpreter",
+    },
+    Sdk {
+        name: "python_desktop",
+        packages: &["e2b-desktop"],
+        inside: "e2b_desktop",
+    },
+    Sdk {
+        name: "javascript_desktop",
+        packages: &["@e2b/desktop@latest"],
+        inside: "node_modules/@e2b/desktop",
     },
     // What our own library for Python is made on.
     Sdk {

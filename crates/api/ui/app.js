@@ -7,6 +7,7 @@ import { stopQuestions } from './questions.js';
 import { approvalsView, showCount } from './views/approvals.js';
 import { auditView } from './views/audit.js';
 import { browsersView } from './views/browsers.js';
+import { desktopsView } from './views/desktops.js';
 import { keysView } from './views/keys.js';
 import { machineView } from './views/machine.js';
 import { runView, runsView } from './views/runs.js';
@@ -19,6 +20,7 @@ import { volumesView } from './views/volumes.js';
 const VIEWS = [
   { path: 'sandboxes', word: 'Sandboxes', key: 's', view: sandboxesView, one: sandboxView },
   { path: 'browsers', word: 'Browsers', key: 'b', view: browsersView, one: browsersView },
+  { path: 'desktops', word: 'Desktops', key: 'd', view: desktopsView, one: desktopsView },
   { path: 'approvals', word: 'Approvals', key: 'p', view: approvalsView, count: showCount },
   { path: 'runs', word: 'Runs', key: 'r', view: runsView, one: runView, scope: 'admin' },
   { path: 'machine', word: 'Machine', key: 'm', view: machineView },

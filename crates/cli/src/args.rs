@@ -13,6 +13,7 @@ use crate::failure::Failure;
 
 mod approvals;
 mod browser;
+mod desktop;
 mod image;
 mod learn;
 mod limits;
@@ -29,6 +30,7 @@ mod words;
 
 pub(crate) use approvals::{ApprovalListArgs, ApprovalsArgs, ApprovalsCommand};
 pub(crate) use browser::{BrowserCommand, BrowserCreateArgs, BrowserListArgs};
+pub(crate) use desktop::{DesktopCommand, DesktopCreateArgs, DesktopListArgs, DesktopUrlArgs};
 pub(crate) use image::{
     ImageCommand, ImageInspectArgs, ImageLoadArgs, ImageLsArgs, ImagePruneArgs, ImagePullArgs, ImageRmArgs,
     ImageSaveArgs, ImageTagArgs, PullArg, RegistryArgs,
@@ -145,6 +147,9 @@ pub(crate) enum Command {
     /// Work with browsers in sandboxes of the daemon, which Playwright, Puppeteer and others drive.
     #[command(subcommand)]
     Browser(BrowserCommand),
+    /// Work with desktops in sandboxes of the daemon, whose screens are seen and driven in a browser.
+    #[command(subcommand)]
+    Desktop(DesktopCommand),
     /// Print the address at which a port of a sandbox is reached.
     Port(PortArgs),
     /// Say what this machine offers, what is missing, and how to mend it.

@@ -6,6 +6,7 @@ mod audit;
 mod browser;
 mod bucket;
 mod changes;
+mod desktop;
 mod doctor;
 mod explain;
 mod failure;
@@ -134,6 +135,7 @@ fn any() -> ExitCode {
         Command::Checkpoints(checkpoints) => remote::snapshots::checkpoints(&checkpoints, state),
         Command::Restore(restore) => remote::snapshots::restore(&restore, state),
         Command::Browser(command) => browser::browser(&command, state),
+        Command::Desktop(command) => desktop::desktop(&command, state),
         Command::Port(port) => remote::port(&port, state),
         Command::Doctor(options) => doctor::doctor(&options, state),
         Command::Explain(question) => explain::explain(&question),

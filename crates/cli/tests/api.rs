@@ -27,6 +27,8 @@ mod contexts;
 mod created;
 #[path = "api/dashboard.rs"]
 mod dashboard;
+#[path = "api/desktops.rs"]
+mod desktops;
 #[path = "api/floods.rs"]
 mod floods;
 #[path = "api/hangups.rs"]

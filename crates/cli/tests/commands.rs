@@ -54,6 +54,8 @@ fn help_says_what_there_is() {
                    are those of then
       browser      Work with browsers in sandboxes of the daemon, which Playwright, Puppeteer and others
                    drive
+      desktop      Work with desktops in sandboxes of the daemon, whose screens are seen and driven in a
+                   browser
       port         Print the address at which a port of a sandbox is reached
       doctor       Say what this machine offers, what is missing, and how to mend it
       explain      Say what would be decided about a path, variable, limit, system call or connection,

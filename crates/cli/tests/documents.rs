@@ -65,7 +65,7 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 96] = [
+const COMMANDS: [&[&str]; 101] = [
     &[],
     &["run"],
     &["diff"],
@@ -107,6 +107,11 @@ const COMMANDS: [&[&str]; 96] = [
     &["browser", "logs"],
     &["browser", "contexts"],
     &["browser", "forget"],
+    &["desktop"],
+    &["desktop", "create"],
+    &["desktop", "ls"],
+    &["desktop", "url"],
+    &["desktop", "release"],
     &["doctor"],
     &["explain"],
     &["explain", "path"],

@@ -28,6 +28,8 @@ mod cells;
 mod client;
 #[path = "e2b/crashes.rs"]
 mod crashes;
+#[path = "e2b/desktops.rs"]
+mod desktops;
 #[path = "images/docker_registry.rs"]
 mod docker_registry;
 #[path = "e2b/encrypted.rs"]

@@ -15,9 +15,10 @@ use offleash_sys::seccomp;
 use serde_json::Value;
 
 /// Which rooms a room uses, as in ARCHITECTURE.md; an arrow that is not drawn there is not allowed in advance either.
-const ARROWS: [(&str, &[&str]); 21] = [
+const ARROWS: [(&str, &[&str]); 22] = [
     ("bashkit", &[]),
     ("browser", &["core"]),
+    ("desktop", &[]),
     ("simulated", &["bashkit", "core", "isolation", "protocol", "sys"]),
     ("wasm", &["core", "isolation", "simulated", "sys"]),
     ("core", &[]),
@@ -56,6 +57,7 @@ const ARROWS: [(&str, &[&str]); 21] = [
         &[
             "browser",
             "core",
+            "desktop",
             "images",
             "interpreter",
             "supervisor",

@@ -16,7 +16,7 @@ use crate::history::{EventNote, who};
 use crate::origin::{HeldOrigin, TemplateOrigin};
 use crate::random;
 use crate::registry::{EventKind, SandboxRow};
-use crate::request::{BROWSER_LABEL, CreateRequest, NAME_LABEL, OnTimeout};
+use crate::request::{BROWSER_LABEL, CreateRequest, DESKTOP_LABEL, NAME_LABEL, OnTimeout};
 use crate::sandbox_tools::{SandboxTools, ToolsConfig};
 use crate::sandboxes::SandboxClaim;
 use crate::specification::{self, Specification};
@@ -80,6 +80,13 @@ impl CreateSpec {
         }
         if let Some(session) = &request.browser {
             request.metadata.insert(BROWSER_LABEL.to_owned(), session.clone());
+        }
+        if request.metadata.contains_key(DESKTOP_LABEL) {
+            let why = format!("label `{DESKTOP_LABEL}` is what desktops are known by");
+            return Err(DaemonError::invalid("metadata", why));
+        }
+        if let Some(desktop) = &request.desktop {
+            request.metadata.insert(DESKTOP_LABEL.to_owned(), desktop.clone());
         }
         request.network.named_by_owner = caller.is_owner();
         let specification = Specification::of(&request, config)?;

@@ -5,6 +5,7 @@
 
 mod browsers;
 mod builds;
+mod desktops;
 mod inspection;
 mod sandboxes;
 mod secrets;
@@ -38,6 +39,7 @@ use crate::config::DaemonConfig;
 use crate::contexts::ContextTable;
 use crate::creating::SandboxCreator;
 use crate::daemon_core::DaemonCore;
+use crate::desktops::DesktopService;
 use crate::ending::SandboxEnder;
 use crate::error::DaemonError;
 use crate::expiry::SandboxExpiry;
@@ -112,6 +114,7 @@ struct DaemonServices {
     changer: Arc<SandboxChanger>,
     ender: Arc<SandboxEnder>,
     browsers: Arc<BrowserService>,
+    desktops: Arc<DesktopService>,
     records: SandboxRecords,
     readiness: ReadinessCheck,
     machine: MachineProbe,
@@ -137,6 +140,7 @@ impl Daemon {
         services.filler.start();
         services.sampler.start();
         services.browsers.adopt().await;
+        services.desktops.adopt().await;
         services.webhooks.start();
         Ok(Self {
             services: Arc::new(services),
@@ -438,6 +442,12 @@ impl DaemonServices {
             Arc::clone(&creator),
             Arc::clone(&ender),
         ));
+        let desktops = Arc::new(DesktopService::new(
+            core.clone(),
+            Arc::clone(&config),
+            Arc::clone(&creator),
+            Arc::clone(&ender),
+        ));
         Self {
             records: SandboxRecords::new(core.clone(), config.keep_logs),
             readiness: ReadinessCheck::new(core.clone(), admission),
@@ -467,6 +477,7 @@ impl DaemonServices {
             changer,
             ender,
             browsers,
+            desktops,
             maintenance,
             filler,
         }

@@ -14,6 +14,9 @@ use crate::registry::{EventKind, SandboxState};
 use crate::sandboxes::SandboxEntry;
 use crate::transitions::SandboxChanger;
 
+/// Why a sandbox ended whose time was up.
+pub(crate) const TIME_WAS_UP: &str = "its time was up";
+
 /// Ends or pauses sandboxes whose time is up.
 #[derive(Debug)]
 pub(crate) struct SandboxExpiry {
@@ -72,7 +75,7 @@ impl SandboxExpiry {
                 }
             }
         }
-        self.ender.end(entry, EndCause::killed("its time was up"), turn).await;
+        self.ender.end(entry, EndCause::killed(TIME_WAS_UP), turn).await;
     }
 }
 

@@ -37,7 +37,9 @@ use crate::lifecycle::LifecycleRequest;
 use crate::making::SandboxMaker;
 use crate::random;
 use crate::registry::Change;
-use crate::request::{BROWSER_LABEL, CreateRequest, LimitsRequest, NAME_LABEL, NetworkSettings, OnTimeout};
+use crate::request::{
+    BROWSER_LABEL, CreateRequest, DESKTOP_LABEL, LimitsRequest, NAME_LABEL, NetworkSettings, OnTimeout,
+};
 use crate::sandbox_sources::SandboxSources;
 use crate::sandbox_tools::ToolsRequest;
 use crate::sandboxes::{Reservation, SandboxClaim, SandboxEntry};
@@ -221,8 +223,9 @@ impl SandboxForker {
         };
         // A name is one sandbox's.
         row.metadata.remove(NAME_LABEL);
-        // What runs in it is no browser.
+        // What runs in it is no browser, and no desktop.
         row.metadata.remove(BROWSER_LABEL);
+        row.metadata.remove(DESKTOP_LABEL);
         Ok(CreateSpec {
             caller: caller.clone(),
             request: CreateRequest {
@@ -247,6 +250,7 @@ impl SandboxForker {
                 tools: ToolsRequest::default(),
                 idempotency_key: None,
                 browser: None,
+                desktop: None,
             },
             specification: Specification {
                 network,

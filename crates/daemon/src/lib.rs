@@ -22,6 +22,7 @@ mod create_spec;
 mod creating;
 mod daemon;
 mod daemon_core;
+mod desktops;
 mod egress_route;
 mod ending;
 mod error;
@@ -100,6 +101,7 @@ pub use self::config::{
 };
 pub use self::contexts::{SandboxContexts, SandboxProcesses, SandboxStream, is_driver_tag};
 pub use self::daemon::{AuditVerification, ClientCall, ClientCalls, Daemon};
+pub use self::desktops::{DesktopRequest, DesktopView};
 pub use self::error::DaemonError;
 pub use self::event_listener::{EventListener, HeardEvent};
 pub use self::forking::{ForkRequest, ForkResults, MAX_FORKS};
@@ -116,8 +118,8 @@ pub use self::readiness::ReadinessObstacle;
 pub use self::records::LogsRequest;
 pub use self::registry::{ApiKey, EventKind, KeyRow, Quota, Scope, Scopes};
 pub use self::request::{
-    ALLOW_PTRACE_LABEL, BROWSER_LABEL, CreateRequest, EgressProxy, LEVEL_LABEL, LimitsRequest, NAME_LABEL,
-    NetworkSettings, OnTimeout,
+    ALLOW_PTRACE_LABEL, BROWSER_LABEL, CreateRequest, DESKTOP_LABEL, EgressProxy, LEVEL_LABEL, LimitsRequest,
+    NAME_LABEL, NetworkSettings, OnTimeout,
 };
 pub use self::sandbox_tools::{AnsweredTool, TOOLS_LABEL, ToolsConfig, ToolsRequest};
 pub use self::secrets::SecretView;
@@ -139,3 +141,4 @@ pub use offleash_browser::{
     UserAgent, Viewport,
 };
 pub use offleash_core::log_level::LogLevel;
+pub use offleash_desktop::{DesktopOptions, Dpi, Resolution, STREAM_PORT as DESKTOP_PORT};

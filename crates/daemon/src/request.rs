@@ -47,6 +47,8 @@ pub struct CreateRequest {
     pub idempotency_key: Option<String>,
     /// What a session of a browser was asked for, if it is to be one: label [`BROWSER_LABEL`].
     pub browser: Option<String>,
+    /// What a desktop was asked for, if it is to be one: label [`DESKTOP_LABEL`].
+    pub desktop: Option<String>,
 }
 
 /// The label that is a sandbox's name. Nobody sets it as a label.
@@ -54,6 +56,9 @@ pub const NAME_LABEL: &str = "offleash.name";
 
 /// The label by which a sandbox is a session of a browser. Nobody sets it as a label.
 pub const BROWSER_LABEL: &str = "offleash.browser";
+
+/// The label by which a sandbox is a desktop. Nobody sets it as a label.
+pub const DESKTOP_LABEL: &str = "offleash.desktop";
 
 /// The label by which a sandbox is asked for in which programs may trace and look into each other, as debuggers do: `true`.
 pub const ALLOW_PTRACE_LABEL: &str = "offleash.allow_ptrace";
@@ -158,6 +163,7 @@ impl Default for CreateRequest {
             tools: ToolsRequest::default(),
             idempotency_key: None,
             browser: None,
+            desktop: None,
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Why a session of a browser is not made, found or ended.
+//! Why a session of a browser, or a desktop, is not made, found or ended.
 
 use offleash_browser::ContextError;
 use offleash_core::error::{ErrorKind, Explained};
 
-/// Why a session of a browser is not made, found or ended. What `Display` says is meant for the caller.
+/// Why a session of a browser, or a desktop, is not made, found or ended. What `Display` says is meant for the caller.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// There is no such session, or it is somebody else's.
@@ -47,17 +47,43 @@ pub enum SessionError {
         /// Why, as far as it says so.
         why: String,
     },
+    /// There is no such desktop, or it is somebody else's.
+    #[error("desktop `{}` not found", .id.escape_debug())]
+    UnknownDesktop {
+        /// What was asked for.
+        id: String,
+    },
+    /// There is no desktop in sandboxes of the template.
+    #[error(
+        "there is no desktop in template `{}`: {why}; `offleash template build --name desktop --recipe desktop` on the \
+         server's machine builds one with a desktop",
+        .template.escape_debug()
+    )]
+    NoDesktop {
+        /// The template.
+        template: String,
+        /// What is missing.
+        why: String,
+    },
+    /// The desktop does not start.
+    #[error("the desktop failed: {why}")]
+    DesktopFailed {
+        /// Why, as far as its programs say so.
+        why: String,
+    },
 }
 
 impl Explained for SessionError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::UnknownSession { .. } | Self::UnknownContext { .. } => ErrorKind::NotFound,
+            Self::UnknownSession { .. } | Self::UnknownContext { .. } | Self::UnknownDesktop { .. } => {
+                ErrorKind::NotFound
+            }
             Self::ContextExists { .. } | Self::ContextInUse { .. } => ErrorKind::Conflict,
             Self::Context(ContextError::TooLarge) => ErrorKind::Exhausted,
             Self::Context(_) => ErrorKind::Internal,
-            Self::NoBrowser { .. } => ErrorKind::Unsupported,
-            Self::Failed { .. } => ErrorKind::Unavailable,
+            Self::NoBrowser { .. } | Self::NoDesktop { .. } => ErrorKind::Unsupported,
+            Self::Failed { .. } | Self::DesktopFailed { .. } => ErrorKind::Unavailable,
         }
     }
 

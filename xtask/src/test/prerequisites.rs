@@ -14,7 +14,7 @@ struct Program {
     needed_for: &'static str,
 }
 
-const PROGRAMS: [Program; 26] = [
+const PROGRAMS: [Program; 37] = [
     Program {
         command: "bwrap",
         package: "bubblewrap",
@@ -104,6 +104,61 @@ const PROGRAMS: [Program; 26] = [
         command: "chromium",
         package: "chromium",
         needed_for: "the dashboard in a browser, and browsers in sandboxes",
+    },
+    Program {
+        command: "Xvfb",
+        package: "xvfb",
+        needed_for: "desktops in sandboxes",
+    },
+    Program {
+        command: "xdpyinfo",
+        package: "x11-utils",
+        needed_for: "desktops in sandboxes",
+    },
+    Program {
+        command: "xrandr",
+        package: "x11-xserver-utils",
+        needed_for: "desktops in sandboxes",
+    },
+    Program {
+        command: "xdotool",
+        package: "xdotool",
+        needed_for: "driving desktops in sandboxes",
+    },
+    Program {
+        command: "scrot",
+        package: "scrot",
+        needed_for: "pictures of desktops in sandboxes",
+    },
+    Program {
+        command: "x11vnc",
+        package: "x11vnc",
+        needed_for: "looking at desktops in sandboxes",
+    },
+    Program {
+        command: "websockify",
+        package: "novnc",
+        needed_for: "looking at desktops in sandboxes from a browser",
+    },
+    Program {
+        command: "xterm",
+        package: "xterm",
+        needed_for: "a window of desktops in sandboxes",
+    },
+    Program {
+        command: "matchbox-window-manager",
+        package: "matchbox-window-manager",
+        needed_for: "windows of desktops in sandboxes",
+    },
+    Program {
+        command: "netstat",
+        package: "net-tools",
+        needed_for: "E2B's SDKs for desktops",
+    },
+    Program {
+        command: "pgrep",
+        package: "procps",
+        needed_for: "E2B's SDKs for desktops",
     },
     Program {
         command: "Rscript",

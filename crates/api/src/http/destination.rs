@@ -14,6 +14,8 @@ pub(crate) const CODE_PORT: u16 = 49999;
 
 /// Below this path the browser of a session is reached: `/_browser/ID`.
 pub(crate) const BROWSER_PREFIX: &str = "/_browser/";
+/// Below this path the screen of a desktop is reached: `/_desktop/ID`.
+pub(crate) const DESKTOP_PREFIX: &str = "/_desktop/";
 
 const ID_HEADER: &str = "e2b-sandbox-id";
 const PORT_HEADER: &str = "e2b-sandbox-port";

@@ -3,6 +3,7 @@
 pub(crate) mod cells;
 pub(crate) mod changes;
 pub(crate) mod contexts;
+pub(crate) mod desktops;
 pub(crate) mod keys;
 pub(crate) mod overview;
 pub(crate) mod processes;
@@ -20,6 +21,7 @@ pub(crate) mod volumes;
 pub(crate) use self::cells::{CellEvent, NewCell, NewDefaultCell};
 pub(crate) use self::changes::{AppliedAnswer, ApplyBody, ChangesAnswer, DiffAnswer, DiscardBody, RunList};
 pub(crate) use self::contexts::{ContextAnswer, ContextList, NewContext};
+pub(crate) use self::desktops::{DesktopAnswer, DesktopList, DesktopRecording, NewDesktop};
 pub(crate) use self::overview::{MachineAnswer, OverviewAnswer};
 pub(crate) use self::processes::{ProcessesAnswer, SignalBody};
 pub(crate) use self::reached::ReachedAnswer;

@@ -58,6 +58,7 @@ pub(crate) fn create_request(new: NewSandbox, idempotency_key: Option<String>) -
         tools: tools::tools(new.tools),
         idempotency_key,
         browser: None,
+        desktop: None,
     })
 }
 
@@ -71,7 +72,7 @@ pub(super) fn named(given: &str) -> Result<SandboxName, ApiRefusal> {
     name.map_err(|error: SandboxNameError| ApiRefusal::bad_request(format!("name: {error}")))
 }
 
-fn limits(new: &NewLimits) -> LimitsRequest {
+pub(super) fn limits(new: &NewLimits) -> LimitsRequest {
     LimitsRequest {
         cpus: new.cpus,
         memory_mib: new.memory_mib,

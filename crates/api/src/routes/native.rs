@@ -10,14 +10,15 @@ use crate::http::json::MAX_BODY;
 use crate::native::{
     AllowedHostList, AppliedAnswer, ApplyBody, ApprovalList, Approve, AuditAnswer, AuditVerificationAnswer,
     BrowserContextAnswer, BrowserContextList, BuiltTemplateAnswer, BuiltTemplateList, CallAnswer, CallEvent, CellEvent,
-    ChangesAnswer, CheckpointList, ContextAnswer, ContextList, Deny, DiffAnswer, DiscardBody, ForkList, KeyList,
-    MachineAnswer, MadeKey, NameAnswer, NewBrowserContext, NewCell, NewCheckpoint, NewCommand, NewContext,
-    NewDefaultCell, NewForks, NewImport, NewKey, NewPolicy, NewRun, NewSandbox, NewSession, NewSnapshot, NewVolume,
-    OverviewAnswer, PauseBody, PolicyAnswer, ProcessesAnswer, ReachedAnswer, ReleaseAnswer, RestoreBody, ResumeBody,
-    RunList, RunResult, SandboxAnswer, SandboxList, SandboxUsage, SessionAnswer, SessionDebug, SessionList,
-    SessionLogs, SessionRecording, SessionUpdate, SignalBody, SnapshotAnswer, SnapshotList, SyncAnswer, SyncBody,
-    UsageAnswer, VersionAnswer, VolumeAnswer, VolumeList, cells, changes, contexts, keys, overview, processes, reached,
-    run, sandboxes, server, sessions, snapshots, templates, tools, volumes,
+    ChangesAnswer, CheckpointList, ContextAnswer, ContextList, Deny, DesktopAnswer, DesktopList, DesktopRecording,
+    DiffAnswer, DiscardBody, ForkList, KeyList, MachineAnswer, MadeKey, NameAnswer, NewBrowserContext, NewCell,
+    NewCheckpoint, NewCommand, NewContext, NewDefaultCell, NewDesktop, NewForks, NewImport, NewKey, NewPolicy, NewRun,
+    NewSandbox, NewSession, NewSnapshot, NewVolume, OverviewAnswer, PauseBody, PolicyAnswer, ProcessesAnswer,
+    ReachedAnswer, ReleaseAnswer, RestoreBody, ResumeBody, RunList, RunResult, SandboxAnswer, SandboxList,
+    SandboxUsage, SessionAnswer, SessionDebug, SessionList, SessionLogs, SessionRecording, SessionUpdate, SignalBody,
+    SnapshotAnswer, SnapshotList, SyncAnswer, SyncBody, UsageAnswer, VersionAnswer, VolumeAnswer, VolumeList, cells,
+    changes, contexts, desktops, keys, overview, processes, reached, run, sandboxes, server, sessions, snapshots,
+    templates, tools, volumes,
 };
 
 /// No body is read.
@@ -88,7 +89,7 @@ const REVOKE: QueryDocs = &[(
     "`true` has the key's sandboxes ended, too, within seconds; the id may be that of a key that was removed before",
 )];
 
-pub(super) static ROUTES: [RouteEntry; 80] = [
+pub(super) static ROUTES: [RouteEntry; 85] = [
     RouteEntry {
         operation: "OpenApi",
         method: Method::GET,
@@ -405,6 +406,26 @@ pub(super) static ROUTES: [RouteEntry; 80] = [
         "Removes a context of browsers that no session saves to.",
         Some(answers(204)),
         |call| Box::pin(sessions::remove_context(call.asked, call.first()))),
+    route!("CreateDesktop", POST "/v1/desktops", CREATE, BODY,
+        "Makes a desktop, and answers when its screen can be looked at.",
+        Some(answers(201).reads::<NewDesktop>().with::<DesktopAnswer>()),
+        |call| Box::pin(desktops::create(call.asked, call.body))),
+    route!("ListDesktops", GET "/v1/desktops", READ, NO_BODY,
+        "Lists desktops, also those that have ended, as far as they are kept.",
+        Some(answers(200).with::<DesktopList>()),
+        |call| Box::pin(desktops::list(call.asked))),
+    route!("GetDesktop", GET "/v1/desktops/{id}", READ, NO_BODY,
+        "Shows a desktop.",
+        Some(answers(200).with::<DesktopAnswer>()),
+        |call| Box::pin(desktops::get(call.asked, call.first()))),
+    route!("DesktopRecording", GET "/v1/desktops/{id}/recording", READ, NO_BODY,
+        "Shows the pictures of a desktop's screen, if they were to be kept.",
+        Some(answers(200).with::<DesktopRecording>()),
+        |call| Box::pin(desktops::recording(call.asked, call.first()))),
+    route!("ReleaseDesktop", POST "/v1/desktops/{id}/release", CREATE, NO_BODY,
+        "Ends a desktop.",
+        Some(answers(200).with::<DesktopAnswer>()),
+        |call| Box::pin(desktops::release(call.asked, call.first()))),
     route!("ListKeys", GET "/v1/keys", ADMIN, NO_BODY,
         "Lists keys.",
         Some(answers(200).with::<KeyList>()),

@@ -157,6 +157,16 @@ impl ServerState {
             subject.sandbox = Some(id);
             return Ok(answer);
         }
+        if route == RequestDestination::ControlPlane
+            && let Some(id) = traffic::desktop_of(&parts)
+        {
+            let answer = self
+                .traffic
+                .desktop(client, &id, Request::from_parts(parts, body))
+                .await;
+            subject.sandbox = Some(id);
+            return Ok(answer);
+        }
         match route {
             RequestDestination::ControlPlane => self.control_plane(client, &parts, body, subject).await,
             RequestDestination::Sandbox { id, port, by_path } => {

@@ -5,6 +5,7 @@
 
 mod awaited;
 mod browsers;
+mod desktops;
 mod forward;
 mod headers;
 mod keys;
@@ -25,6 +26,7 @@ use subtle::ConstantTimeEq as _;
 use tokio::sync::Semaphore;
 
 pub(crate) use self::browsers::session_of;
+pub(crate) use self::desktops::desktop_of;
 use self::slots::PortSlots;
 use crate::e2b::code;
 use crate::e2b::envd::{self, EnvdService, SignedUrl};
@@ -73,6 +75,8 @@ pub(super) enum TrafficRefusal {
     NoTls,
     /// It is a browser, and is reached by WebSocket alone.
     NoWebSocket,
+    /// It is a screen, and is reached by WebSocket alone.
+    NoScreen,
     /// The way there is broken.
     Failed,
 }
@@ -113,6 +117,10 @@ impl TrafficRefusal {
             Self::NoWebSocket => (
                 StatusCode::UPGRADE_REQUIRED,
                 "The browser of a session is spoken to by WebSocket",
+            ),
+            Self::NoScreen => (
+                StatusCode::UPGRADE_REQUIRED,
+                "The screen of a desktop is looked at by WebSocket",
             ),
             Self::Failed => (StatusCode::BAD_GATEWAY, "The sandbox cannot be reached"),
         };

@@ -1,4 +1,4 @@
-//! The dashboard: one page and what it needs, served without a key to whoever may call the server at all.
+//! The dashboard: its page, that of a desktop's screen, and what both need, served without a key to whoever may call the server at all.
 //!
 //! The page holds no key and knows nothing until somebody types one, which it sends as a header as every other client does
 //! (docs/design/0053). So these answers are files and headers, and nothing else: no cookie, no session, no state.
@@ -22,7 +22,7 @@ use crate::http::body::{self, Body};
 const PATH: &str = "/ui";
 /// What it is, as an absolute path: names in it are then those of its folder.
 const ROOT: &str = "/ui/";
-/// The page.
+/// The page of the dashboard.
 const PAGE: &str = "index.html";
 
 /// A file as it is sent to whoever takes gzip.
@@ -49,13 +49,18 @@ pub(crate) fn answer(parts: &Parts) -> Option<Response<Body>> {
         let refused = ApiRefusal::not_found("the dashboard has no such file").answer();
         return Some(with_headers(refused, None));
     };
-    Some(match name {
-        PAGE => page(&FILES[place]),
-        _ => with_headers(sent(place, &parts.headers), None),
+    Some(match is_page(name) {
+        true => page(&FILES[place]),
+        false => with_headers(sent(place, &parts.headers), None),
     })
 }
 
-/// The page, with a number that nobody can guess: scripts and styles that have it are the only ones that the browser takes.
+/// Whether a file is a page, and not what one needs.
+fn is_page(name: &str) -> bool {
+    name.rsplit_once('.').is_some_and(|(_, end)| end == "html")
+}
+
+/// A page, with a number that nobody can guess: scripts and styles that have it are the only ones that the browser takes.
 fn page(file: &UiFile) -> Response<Body> {
     let Some(nonce) = headers::nonce() else {
         let refused = ApiRefusal::new(StatusCode::SERVICE_UNAVAILABLE, "the machine gives no random numbers");
@@ -166,6 +171,9 @@ mod tests {
         }
         assert_eq!(asked(Method::GET, "/ui/app.js", &[]).unwrap().status(), 200);
         assert_eq!(asked(Method::HEAD, "/ui/", &[]).unwrap().status(), 200);
+        // The other page has its own number, too.
+        let screen = asked(Method::GET, "/ui/desktop.html", &[]).unwrap();
+        assert!(policy(&screen).contains("script-src 'nonce-"), "{screen:?}");
         for method in [Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS] {
             assert_eq!(asked(method.clone(), "/ui/", &[]).unwrap().status(), 405, "{method}");
         }
@@ -237,7 +245,7 @@ mod tests {
     async fn what_is_packed_is_the_same() {
         for (place, file) in FILES.iter().enumerate() {
             let path = format!("/ui/{}", file.name);
-            if file.name == PAGE {
+            if is_page(file.name) {
                 continue;
             }
             let plain = asked(Method::GET, &path, &[("accept-encoding", "br, gzip;q=0")]).unwrap();

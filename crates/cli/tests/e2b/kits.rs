@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::support::sdks;
 
 /// Python's, as it is laid out beside one another so that modules import each other.
-const PYTHON: [(&str, &str); 22] = [
+const PYTHON: [(&str, &str); 23] = [
     ("cases.py", include_str!("python/cases.py")),
     ("network.py", include_str!("python/network.py")),
     ("lifecycle.py", include_str!("python/lifecycle.py")),
@@ -21,6 +21,7 @@ const PYTHON: [(&str, &str); 22] = [
     ("code.py", include_str!("python/code.py")),
     ("hostile.py", include_str!("python/hostile.py")),
     ("simulated.py", include_str!("python/simulated.py")),
+    ("desktop.py", include_str!("python/desktop.py")),
     ("packages.py", include_str!("python/packages.py")),
     ("async_lifecycle.py", include_str!("python/async_lifecycle.py")),
     ("async_commands.py", include_str!("python/async_commands.py")),
@@ -31,7 +32,7 @@ const PYTHON: [(&str, &str); 22] = [
     ("async_builds.py", include_str!("python/async_builds.py")),
 ];
 
-const JAVASCRIPT: [(&str, &str); 10] = [
+const JAVASCRIPT: [(&str, &str); 11] = [
     ("cases.mjs", include_str!("javascript/cases.mjs")),
     ("lifecycle.mjs", include_str!("javascript/lifecycle.mjs")),
     ("commands.mjs", include_str!("javascript/commands.mjs")),
@@ -40,6 +41,7 @@ const JAVASCRIPT: [(&str, &str); 10] = [
     ("others.mjs", include_str!("javascript/others.mjs")),
     ("volumes.mjs", include_str!("javascript/volumes.mjs")),
     ("reach.mjs", include_str!("javascript/reach.mjs")),
+    ("desktop.mjs", include_str!("javascript/desktop.mjs")),
     ("packages.mjs", include_str!("javascript/packages.mjs")),
     ("builds.mjs", include_str!("javascript/builds.mjs")),
 ];

@@ -109,7 +109,7 @@ fn word<T: std::str::FromStr<Err: std::fmt::Display>>(
 }
 
 /// What a caller calls the server.
-fn address(asked: &ApiRequest<'_>) -> String {
+pub(super) fn address(asked: &ApiRequest<'_>) -> String {
     let url = &asked.control.address().url;
     let host = destination::authority(&asked.parts.uri, &asked.parts.headers);
     match host.filter(|_| asked.caller.key_id != LOCAL_KEY) {
@@ -209,7 +209,7 @@ pub(crate) async fn recording(asked: &ApiRequest<'_>, given: &str) -> Result<Res
 }
 
 /// Lines of JSON as a list; one that was cut when the server was is left out.
-fn listed(name: &str, lines: &[u8]) -> Vec<u8> {
+pub(super) fn listed(name: &str, lines: &[u8]) -> Vec<u8> {
     let mut text = format!("{{\"{name}\":[").into_bytes();
     let whole = lines
         .split(|byte| *byte == b'\n')

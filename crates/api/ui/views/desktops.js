@@ -1,0 +1,109 @@
+// Desktops: what there is, a look at the screen of one that a person can take over, and what was recorded of it.
+
+import { get, may, part, post } from '../api.js';
+import { ask, button, clock, facts, field, h, named, notify, replace, say, table } from '../dom.js';
+import { addressOf, screen } from '../screen.js';
+import { words } from './create.js';
+
+/** The token in the address of a stream. */
+function tokenIn(url) {
+  return new URL(url).hash.split('/')[1] ?? '';
+}
+
+/** What was recorded, a picture at a time. */
+function recorded(path) {
+  const told = h('p', { class: 'faint', role: 'status' });
+  const canvas = h('canvas', { class: 'browser', width: 640, height: 480, role: 'img', 'aria-label': 'A picture of the screen' });
+  const place = h('input', { type: 'range', min: '0', value: '0', 'aria-label': 'Picture' });
+  let frames = [];
+  async function draw() {
+    const frame = frames[Number(place.value)];
+    if (!frame) return;
+    const bytes = Uint8Array.from(atob(frame.data), (one) => one.charCodeAt(0));
+    const picture = await createImageBitmap(new Blob([bytes], { type: 'image/png' }));
+    canvas.width = picture.width;
+    canvas.height = picture.height;
+    canvas.getContext('2d').drawImage(picture, 0, 0);
+    picture.close();
+    say(told, `Picture ${Number(place.value) + 1} of ${frames.length}, ${clock(frame.timestamp)}`);
+  }
+  place.addEventListener('input', () => draw().catch((error) => say(told, error.message)));
+  const box = h('div');
+  const load = button('Show the recording', async () => {
+    ({ frames } = await get(`${path}/recording`));
+    if (!frames.length) {
+      replace(box, h('p', {}, 'There is no picture.'));
+      return;
+    }
+    place.setAttribute('max', String(frames.length - 1));
+    replace(box, place, told, canvas);
+    await draw();
+  });
+  return [h('div', { class: 'tools' }, h('h2', { class: 'grow' }, 'Recording'), load), box];
+}
+
+async function desktopView(context, id) {
+  const path = `/v1/desktops/${part(id)}`;
+  const desktop = await get(path, { signal: context.signal });
+  const runs = desktop.status === 'RUNNING';
+  let live = [];
+  if (runs && desktop.stream_url) {
+    const seen = screen(addressOf(desktop.id, tokenIn(desktop.stream_url), location));
+    context.onEnd(() => seen.end());
+    const release = button('Release', async () => {
+      const sure = await ask('Release this desktop?', h('p', {}, 'Its programs end. Nothing of it is kept but its recording.'), {
+        confirm: 'Release', danger: true, read: () => post(`${path}/release`),
+      });
+      if (!sure) return;
+      notify('The desktop was released.');
+      location.hash = '#/desktops';
+    });
+    live = [h('div', { class: 'tools' }, h('h2', { class: 'grow' }, 'Live'), seen.take, release), seen.elements];
+  }
+  return [
+    h('h1', {}, 'Desktop ', h('span', { class: 'mono' }, desktop.id)),
+    facts([
+      ['Status', desktop.status],
+      desktop.reason && ['Why', named(desktop.reason)],
+      ['Started', clock(desktop.created_at)],
+      [runs ? 'Ends' : 'Ended', clock(desktop.ended_at ?? desktop.expires_at)],
+      ['Screen', `${desktop.width} × ${desktop.height}`],
+      ['Template', named(desktop.template)],
+      ['Isolated by', desktop.level],
+    ]),
+    live,
+    desktop.record ? recorded(path) : [],
+  ];
+}
+
+async function createDesktop() {
+  const allow = h('textarea', { rows: 4, spellcheck: 'false' });
+  const record = h('input', { type: 'checkbox' });
+  const made = await ask('New desktop', h('div', {},
+    field('Allowed', allow, 'Hosts that it may reach, one a line. Every public address if empty.'),
+    field('Record', record, 'Pictures of the screen are kept.')), {
+    confirm: 'Create',
+    read: () => post('/v1/desktops', { allow: words(allow.value), record: record.checked }),
+  });
+  if (made) location.hash = `#/desktops/${part(made.id)}`;
+}
+
+export async function desktopsView(context, id) {
+  if (id) return desktopView(context, id);
+  const listed = h('div');
+
+  async function draw() {
+    const { desktops } = await get('/v1/desktops', { signal: context.signal });
+    replace(listed, table('Desktops', ['Desktop', 'Status', 'Template', 'Started', 'Ends'], desktops.map((one) => [
+      h('a', { href: `#/desktops/${part(one.id)}`, class: 'mono' }, one.id),
+      one.status, named(one.template), clock(one.created_at), clock(one.ended_at ?? one.expires_at),
+    ]), 'There is no desktop.'));
+  }
+
+  await draw();
+  return [
+    h('div', { class: 'tools' }, h('h1', { class: 'grow' }, 'Desktops'),
+      may('create') && button('New desktop', createDesktop), button('Look again', draw)),
+    listed,
+  ];
+}

@@ -1,0 +1,115 @@
+//! `offleash desktop`: desktops in sandboxes of the daemon.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use offleash_api::client::{Client, encoded};
+use offleash_core::text::Text;
+use offleash_daemon::Resolution;
+use serde_json::{Value, json};
+
+use crate::args::{DesktopCommand, DesktopCreateArgs, DesktopListArgs, DesktopUrlArgs};
+use crate::failure::Failure;
+use crate::remote::table::Table;
+use crate::remote::{assignments, client, seconds};
+use crate::terminal;
+
+pub(crate) fn desktop(command: &DesktopCommand, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let client = client(state)?;
+    match command {
+        DesktopCommand::Create(arguments) => create(&client, arguments),
+        DesktopCommand::Ls(how) => ls(&client, how),
+        DesktopCommand::Url(which) => url(&client, which),
+        DesktopCommand::Release(which) => release(&client, &which.ids),
+    }
+}
+
+fn create(client: &Client, arguments: &DesktopCreateArgs) -> Result<ExitCode, Failure> {
+    let resolution = arguments.resolution.as_deref().map(str::parse::<Resolution>);
+    let resolution = resolution
+        .transpose()
+        .map_err(|error| Failure::new(format!("--resolution: {error}")))?;
+    let timeout = arguments.timeout.as_ref().map(|text| seconds("--timeout", text));
+    let body = json!({
+        "template": arguments.template,
+        "width": resolution.map(Resolution::width),
+        "height": resolution.map(Resolution::height),
+        "dpi": arguments.dpi,
+        "timeout_seconds": timeout.transpose()?,
+        "allow": arguments.allow,
+        "deny": arguments.deny_host,
+        "limits": { "memory_mib": arguments.memory_mib },
+        "record": arguments.record,
+        "metadata": assignments("--label", &arguments.label)?,
+    });
+    let made = client.post("/v1/desktops", &body)?;
+    if arguments.json {
+        return print_json(&made);
+    }
+    print_line(&text(&made, "stream_url"))
+}
+
+fn ls(client: &Client, how: &DesktopListArgs) -> Result<ExitCode, Failure> {
+    let answer = client.get("/v1/desktops")?;
+    if how.json {
+        return print_json(&answer["desktops"]);
+    }
+    let mut table = Table::new(&["DESKTOP", "STATUS", "TEMPLATE", "SCREEN", "STARTED", "ENDS"]);
+    for one in answer["desktops"].as_array().into_iter().flatten() {
+        let field = |name: &str| one.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let end = match field("ended_at") {
+            end if end.is_empty() => field("expires_at"),
+            end => end,
+        };
+        table.row([
+            field("id"),
+            field("status"),
+            field("template"),
+            format!("{}x{}", one["width"], one["height"]),
+            field("created_at"),
+            end,
+        ]);
+    }
+    table.print()
+}
+
+fn url(client: &Client, which: &DesktopUrlArgs) -> Result<ExitCode, Failure> {
+    let desktop = client.get(&format!("/v1/desktops/{}", encoded(&which.id)))?;
+    let field = match which.websocket {
+        true => "connect_url",
+        false => "stream_url",
+    };
+    match desktop.get(field) {
+        Some(_) => print_line(&text(&desktop, field)),
+        None => Err(Failure::new(format!(
+            "desktop {} has ended: {}",
+            Text::from(which.id.as_str()),
+            text(&desktop, "reason")
+        ))),
+    }
+}
+
+fn release(client: &Client, ids: &[String]) -> Result<ExitCode, Failure> {
+    for id in ids {
+        let released = client.post(&format!("/v1/desktops/{}/release", encoded(id)), &json!({}))?;
+        print_line(&text(&released, "id"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A field of an answer as text that drives no terminal.
+fn text(value: &Value, name: &str) -> String {
+    let field = value.get(name).and_then(Value::as_str).unwrap_or_default();
+    Text::from(field).to_string()
+}
+
+fn print_json(value: &Value) -> Result<ExitCode, Failure> {
+    let document = terminal::json_document(value);
+    terminal::print(&document.map_err(|error| Failure::from_error(&error))?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_line(text: &str) -> Result<ExitCode, Failure> {
+    terminal::print(format!("{text}\n").as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
