@@ -8,6 +8,7 @@ mod cells;
 pub mod client;
 mod control;
 mod e2b;
+mod front;
 mod http;
 mod journal;
 pub mod mcp;
@@ -18,6 +19,7 @@ mod telemetry;
 mod traffic;
 mod ui;
 
+pub use front::{Front, FrontConfig, NodeAddress, NodeAddressError};
 pub use journal::{Event, Journal, RequestEvent};
 pub use routes::{RouteSummary, route_summaries};
 pub use server::{Certificate, Listen, ListenError, ServeError, Server, ServerConfig, TlsError, TlsFiles};

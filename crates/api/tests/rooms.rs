@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each room, and the rooms above it in this table that it may use: none uses what is below.
-const ROOMS: [(&str, &[&str]); 13] = [
+const ROOMS: [(&str, &[&str]); 14] = [
     ("journal", &[]),
     ("http", &["journal"]),
     ("telemetry", &["http", "journal"]),
@@ -32,6 +32,7 @@ const ROOMS: [(&str, &[&str]); 13] = [
             "ui",
         ],
     ),
+    ("front", &["http", "journal", "server", "traffic"]),
 ];
 
 /// The Rust files of a room.

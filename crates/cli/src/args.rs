@@ -43,7 +43,7 @@ pub(crate) use remote::{
     CpArgs, CreateArgs, ExecArgs, ForkArgs, IdsArgs, LogsArgs, LsArgs, PauseArgs, PortArgs, ResumeArgs, RmArgs,
     StatsArgs, TopArgs,
 };
-pub(crate) use serve::{KeyCommand, KeyCreateArgs, KeyRemoveArgs, ListenAt, LogArg, ServeArgs};
+pub(crate) use serve::{FrontArgs, KeyCommand, KeyCreateArgs, KeyRemoveArgs, ListenAt, LogArg, ServeArgs};
 pub(crate) use snapshot::{
     CheckpointArgs, CheckpointsArgs, RestoreArgs, SnapshotCommand, SnapshotCreateArgs, SnapshotExportArgs,
     SnapshotIdsArgs, SnapshotImportArgs, SnapshotLsArgs,
@@ -90,6 +90,8 @@ pub(crate) enum Command {
     Warm(WarmCommand),
     /// Serve sandboxes to E2B's SDKs and to programs of your own.
     Serve(Box<ServeArgs>),
+    /// Stand before the servers of several machines as one: sandboxes are made where there is room, and found where they are.
+    Front(Box<FrontArgs>),
     /// Give an agent host tools that run code in sandboxes: speaks the Model Context Protocol on standard input and output.
     Mcp(Box<McpArgs>),
     /// Work with the keys of `serve`.

@@ -1,13 +1,14 @@
 //! `offleash key`: the keys of a state directory, whether a daemon runs on it or not.
 
 use std::fmt::Write as _;
+use std::io::Read as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::text::{self, Text};
-use offleash_daemon::{KeyRow, KeyStore, Quota, Scope, Scopes};
+use offleash_daemon::{ApiKey, BadApiKey, KeyRow, KeyStore, Quota, Scope, Scopes};
 use offleash_store::{HostIdentity, StateDirectory};
 use serde_json::json;
 
@@ -47,6 +48,24 @@ fn existing(state: Option<&Path>) -> Result<Option<KeyStore>, Failure> {
     Ok(KeyStore::open_existing(state)?)
 }
 
+/// Most bytes of a file with a key: the key, and the end of its line.
+const MAX_KEY_FILE: u64 = 1024;
+
+/// Reads a key from a file, which may end with a line break.
+pub(crate) fn read_key(file: &Path) -> Result<ApiKey, Failure> {
+    let failed = |error: std::io::Error| {
+        Failure::from_error(&error).while_trying(format!("reading the key in `{}`", Text::from(file)))
+    };
+    let mut text = String::new();
+    let opened = std::fs::File::open(file).map_err(failed)?;
+    opened.take(MAX_KEY_FILE).read_to_string(&mut text).map_err(failed)?;
+    text.trim().parse().map_err(|error: BadApiKey| {
+        Failure::from_error(&error)
+            .while_trying(format!("reading the key in `{}`", Text::from(file)))
+            .with_hint("`offleash key create` makes one")
+    })
+}
+
 /// Prints the key alone to standard output, so that it can be assigned; what is to be known of it, to the person.
 fn create(keys: &KeyStore, arguments: &KeyCreateArgs) -> Result<(), Failure> {
     let scopes: Result<Vec<Scope>, _> = arguments.scope.iter().map(|word| word.parse()).collect();
@@ -60,6 +79,23 @@ fn create(keys: &KeyStore, arguments: &KeyCreateArgs) -> Result<(), Failure> {
         disk_mib: arguments.max_disk,
     };
     let (name, grants) = (&arguments.name, &arguments.tool_grant);
+    if let Some(file) = &arguments.key_file {
+        let given = read_key(file)?;
+        let (row, is_new) = keys.take(
+            &given,
+            name,
+            scopes,
+            quota,
+            Some(grants.as_slice()).filter(|grants| !grants.is_empty()),
+        )?;
+        let became = if is_new {
+            "is valid from now on"
+        } else {
+            "was valid already"
+        };
+        terminal::complain(&format!("key {} {became}", row.id));
+        return Ok(());
+    }
     let (key, row) = match grants.is_empty() {
         true => keys.create(name, scopes, quota)?,
         false => keys.create_with_tools(name, scopes, quota, grants)?,

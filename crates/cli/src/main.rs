@@ -146,6 +146,7 @@ fn any() -> ExitCode {
         Command::Audit(audit) => audit::audit(&audit, state),
         Command::Warm(command) => warm::warm(&command, state),
         Command::Serve(arguments) => serve::serve(&arguments, state),
+        Command::Front(arguments) => serve::front(&arguments),
         Command::Mcp(arguments) => mcp::mcp(&arguments, state),
         Command::Template(command) => template::template(&command, state),
         Command::Image(command) => image::image(&command, state),

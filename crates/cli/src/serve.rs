@@ -2,6 +2,7 @@
 
 mod builds;
 mod config;
+mod front;
 mod journal;
 mod manager;
 mod memory;
@@ -23,6 +24,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::builds::BuildTeller;
 use self::config::Config;
+pub(crate) use self::front::front;
 use self::journal::JsonLines;
 use crate::args::ServeArgs;
 use crate::failure::Failure;

@@ -31,6 +31,8 @@ mod dashboard;
 mod desktops;
 #[path = "api/floods.rs"]
 mod floods;
+#[path = "api/front.rs"]
+mod front;
 #[path = "api/hangups.rs"]
 mod hangups;
 #[path = "api/ids.rs"]

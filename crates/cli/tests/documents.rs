@@ -65,7 +65,7 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 101] = [
+const COMMANDS: [&[&str]; 102] = [
     &[],
     &["run"],
     &["diff"],
@@ -136,6 +136,7 @@ const COMMANDS: [&[&str]; 101] = [
     &["audit", "verify"],
     &["audit", "show"],
     &["serve"],
+    &["front"],
     &["mcp"],
     &["key"],
     &["key", "create"],

@@ -66,11 +66,34 @@ impl KeyStore {
         quota: Quota,
         tools: &[String],
     ) -> Result<(ApiKey, KeyRow), DaemonError> {
-        if tools.len() > MAX_GRANTS {
-            let why = format!("{MAX_GRANTS} grants are the most that a key may have");
-            return Err(DaemonError::invalid("tools", why));
+        create(&self.registry, name, scopes, quota, Some(granted(tools)?))
+    }
+
+    /// Takes a key that was made elsewhere, so that several daemons have the same; answers whether it is new here. One that is
+    /// valid already stays as it is.
+    ///
+    /// # Errors
+    /// As [`Self::create_with_tools`], and `Invalid` for a key that was removed here before.
+    pub fn take(
+        &self,
+        key: &ApiKey,
+        name: &str,
+        scopes: Scopes,
+        quota: Quota,
+        tools: Option<&[String]>,
+    ) -> Result<(KeyRow, bool), DaemonError> {
+        let hash = key.hash();
+        if let Some(known) = self.registry.keys()?.into_iter().find(|row| row.hash == hash) {
+            return match known.revoked_ms {
+                None => Ok((known, false)),
+                Some(_) => {
+                    let why = format!("it was removed before, as key {}, and does not come back", known.id);
+                    Err(DaemonError::invalid("key", why))
+                }
+            };
         }
-        create(&self.registry, name, scopes, quota, Some(parsed(tools)?))
+        let tools = tools.map(granted).transpose()?;
+        Ok((add(&self.registry, key, name, scopes, quota, tools)?, true))
     }
 
     /// All keys, revoked ones too, the oldest first.
@@ -161,6 +184,14 @@ fn only(mut found: Vec<KeyRow>, which: &str) -> Result<KeyRow, DaemonError> {
     }
 }
 
+fn granted(tools: &[String]) -> Result<Vec<ToolGrant>, DaemonError> {
+    if tools.len() > MAX_GRANTS {
+        let why = format!("{MAX_GRANTS} grants are the most that a key may have");
+        return Err(DaemonError::invalid("tools", why));
+    }
+    parsed(tools)
+}
+
 fn create(
     registry: &Registry,
     name: &str,
@@ -168,6 +199,19 @@ fn create(
     quota: Quota,
     tools: Option<Vec<ToolGrant>>,
 ) -> Result<(ApiKey, KeyRow), DaemonError> {
+    let key = ApiKey::generate().map_err(DaemonError::host("read random bytes"))?;
+    let row = add(registry, &key, name, scopes, quota, tools)?;
+    Ok((key, row))
+}
+
+fn add(
+    registry: &Registry,
+    key: &ApiKey,
+    name: &str,
+    scopes: Scopes,
+    quota: Quota,
+    tools: Option<Vec<ToolGrant>>,
+) -> Result<KeyRow, DaemonError> {
     if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
         let why = format!("expected 1 to {MAX_NAME} bytes without control characters");
         return Err(DaemonError::invalid("name", why));
@@ -185,7 +229,6 @@ fn create(
         let why = "with nothing it could make no sandbox; a key for looking has the scope `read` alone";
         return Err(DaemonError::invalid("quota", why));
     }
-    let key = ApiKey::generate().map_err(DaemonError::host("read random bytes"))?;
     let row = KeyRow {
         id: key_id()?,
         name: name.to_owned(),
@@ -198,7 +241,7 @@ fn create(
         revoked_ms: None,
     };
     registry.apply(vec![Change::AddKey(Box::new(row.clone()))])?;
-    Ok((key, row))
+    Ok(row)
 }
 
 /// Who has `key`.

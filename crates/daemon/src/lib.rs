@@ -116,7 +116,7 @@ pub use self::origin::{BASE_TEMPLATE, IMAGE_PREFIX};
 pub use self::overview::{MAX_OVERVIEW, SandboxOverview, SandboxSummary};
 pub use self::readiness::ReadinessObstacle;
 pub use self::records::LogsRequest;
-pub use self::registry::{ApiKey, EventKind, KeyRow, Quota, Scope, Scopes};
+pub use self::registry::{ApiKey, BadApiKey, EventKind, KeyRow, Quota, Scope, Scopes};
 pub use self::request::{
     ALLOW_PTRACE_LABEL, BROWSER_LABEL, CreateRequest, DESKTOP_LABEL, EgressProxy, LEVEL_LABEL, LimitsRequest,
     NAME_LABEL, NetworkSettings, OnTimeout,

@@ -5,6 +5,7 @@
 pub(crate) mod answer;
 pub(crate) mod body;
 pub(crate) mod clients;
+pub(crate) mod connect;
 pub(crate) mod cors;
 pub(crate) mod destination;
 pub(crate) mod driven;

@@ -1,10 +1,13 @@
 //! One connection of a client: its handshake, its requests, its end.
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::{Request, Response};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -15,8 +18,8 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use super::ServerState;
 use super::cut::{CutOrder, CuttableStream};
+use crate::http::body::Body;
 use crate::http::clients::{ClientSlot, TooManyClients};
 use crate::http::pace::{BusyFlag, paced};
 use crate::http::peer::{ClientConnection, ClientPeer};
@@ -41,6 +44,19 @@ const FULL_OF_ADDRESS: &str = "HTTP/1.1 429 Too Many Requests\r\n\
     Content-Type: application/json\r\nContent-Length: 71\r\nRetry-After: 1\r\nConnection: close\r\n\r\n\
     {\"code\":429,\"message\":\"this address has as many connections as it may\"}";
 
+/// Who answers the requests of connections.
+pub(crate) trait RequestService: Send + Sync + 'static {
+    /// Answers one request.
+    fn answer(
+        &self,
+        client: &ClientConnection,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Response<Body>> + Send;
+
+    /// What TLS is spoken with; none is spoken if absent.
+    fn tls(&self) -> Option<Arc<rustls::ServerConfig>>;
+}
+
 /// What a connection holds while it lasts: a slot, and the word that the server ends.
 #[derive(Debug)]
 pub(crate) struct ConnectionHold {
@@ -49,7 +65,12 @@ pub(crate) struct ConnectionHold {
 }
 
 /// Answers the requests of one connection over TCP.
-pub(crate) async fn serve_tcp(stream: TcpStream, peer: SocketAddr, state: Arc<ServerState>, held: ConnectionHold) {
+pub(crate) async fn serve_tcp(
+    stream: TcpStream,
+    peer: SocketAddr,
+    state: Arc<impl RequestService>,
+    held: ConnectionHold,
+) {
     // Answers are small and awaited; without it they only get later.
     let _set = stream.set_nodelay(true);
     // A client whose machine vanished is found out in the end, however long a stream says nothing.
@@ -58,7 +79,7 @@ pub(crate) async fn serve_tcp(stream: TcpStream, peer: SocketAddr, state: Arc<Se
     let ConnectionHold { place, ending } = held;
     let cut = CutOrder::default();
     let stream = CuttableStream::new(stream, cut.clone());
-    let Some(tls) = state.entrance.tls.clone() else {
+    let Some(tls) = state.tls() else {
         return speak(stream, &cut, client(peer, false, place), state, ending).await;
     };
     // Who does not speak TLS hears of it from TLS.
@@ -68,7 +89,7 @@ pub(crate) async fn serve_tcp(stream: TcpStream, peer: SocketAddr, state: Arc<Se
 }
 
 /// Answers the requests of one connection of the owner's; of nobody else.
-pub(crate) async fn serve_local(stream: UnixStream, state: Arc<ServerState>, held: ConnectionHold) {
+pub(crate) async fn serve_local(stream: UnixStream, state: Arc<impl RequestService>, held: ConnectionHold) {
     // The socket's mode keeps others out; this holds when somebody changed it.
     let owner = stream
         .peer_cred()
@@ -94,7 +115,7 @@ async fn speak<S>(
     stream: S,
     cut: &CutOrder,
     client: ClientConnection,
-    state: Arc<ServerState>,
+    state: Arc<impl RequestService>,
     mut ending: watch::Receiver<bool>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

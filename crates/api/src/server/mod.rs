@@ -1,13 +1,13 @@
 //! The server: listens, bounds how many clients there are, and hands their requests on.
 
 mod config;
-mod connection;
+pub(crate) mod connection;
 mod cut;
 mod figures;
-mod listen;
+pub(crate) mod listen;
 mod pages;
 mod requests;
-mod tls;
+pub(crate) mod tls;
 
 use std::future::Future;
 use std::net::SocketAddr;

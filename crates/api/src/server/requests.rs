@@ -1,5 +1,6 @@
 //! Requests: who answers each, once it is known whom it is for and whether it may be made at all.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use offleash_daemon::Scope;
 
+use super::connection::RequestService;
 use super::figures::{self, AnswerTally};
 use super::pages;
 use crate::control::{ApiRequest, ControlPlane};
@@ -74,9 +76,25 @@ impl ServerState {
     fn metrics(&self) -> Response<Body> {
         pages::metrics(&self.numbers())
     }
+}
 
+impl RequestService for ServerState {
     /// Answers one request, and tells of it.
-    pub(super) async fn answer(&self, client: &ClientConnection, request: Request<Incoming>) -> Response<Body> {
+    fn answer(
+        &self,
+        client: &ClientConnection,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Response<Body>> + Send {
+        self.told(client, request)
+    }
+
+    fn tls(&self) -> Option<Arc<rustls::ServerConfig>> {
+        self.entrance.tls.clone()
+    }
+}
+
+impl ServerState {
+    async fn told(&self, client: &ClientConnection, request: Request<Incoming>) -> Response<Body> {
         let answering = client.busy.begin();
         let began = Instant::now();
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());

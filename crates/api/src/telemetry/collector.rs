@@ -1,20 +1,18 @@
 //! Speaks with a collector: OTLP over HTTP, in JSON (<https://opentelemetry.io/docs/specs/otlp/>).
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use hickory_resolver::TokioResolver;
 use http::header::{CONTENT_TYPE, HOST};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::SignalEndpoint;
+use crate::http::connect::connect;
 
 /// What is read of its answer.
 const MAX_READ: usize = 64 * 1024;
@@ -54,7 +52,8 @@ impl Collector {
 
     async fn post(&self, body: Bytes) -> Result<(), ExportError> {
         let endpoint = &self.endpoint;
-        let stream = connect(endpoint).await.map_err(ExportError::Connect)?;
+        let (host, port) = endpoint.address();
+        let stream = connect(host, port).await.map_err(ExportError::Connect)?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         let mut request = Request::post(&endpoint.path)
             .header(HOST, endpoint.authority.as_str())
@@ -79,22 +78,6 @@ impl Collector {
             _ended = connection => asked.await,
         }
     }
-}
-
-/// Names are asked of the machine's DNS servers and its `hosts`, never of the C library: it would load modules of the machine.
-async fn connect(endpoint: &SignalEndpoint) -> io::Result<TcpStream> {
-    let (host, port) = endpoint.address();
-    if let Ok(address) = host.parse::<IpAddr>() {
-        return TcpStream::connect(SocketAddr::new(address, port)).await;
-    }
-    let resolver = TokioResolver::builder_tokio().and_then(|builder| builder.build());
-    let found = resolver.map_err(io::Error::other)?.lookup_ip(host).await;
-    let addresses: Vec<SocketAddr> = found
-        .map_err(io::Error::other)?
-        .iter()
-        .map(|address| SocketAddr::new(address, port))
-        .collect();
-    TcpStream::connect(&addresses[..]).await
 }
 
 /// An attribute that is a word.

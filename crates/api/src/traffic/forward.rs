@@ -98,7 +98,7 @@ fn prepared(way: &ForwardPath<'_>, request: Request<Incoming>) -> Request<Incomi
 
 /// Carries what both say once the connection is no HTTP any more, until both are silent or one is gone. `held` are the
 /// places that both connections have until then.
-async fn relay<H>(theirs: OnUpgrade, ours: OnUpgrade, held: H) {
+pub(crate) async fn relay<H>(theirs: OnUpgrade, ours: OnUpgrade, held: H) {
     if let (Ok(theirs), Ok(ours)) = tokio::join!(theirs, ours) {
         // How a connection ends that nobody answers for is no news.
         let _carried = copy_bidirectional(&mut TokioIo::new(theirs), &mut TokioIo::new(ours)).await;

@@ -107,7 +107,7 @@ pub(super) fn to_client(headers: &mut HeaderMap, to: &PortTarget<'_>, upgrade: O
 }
 
 /// What a connection is to become, if `Connection` says that it is to become something.
-pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let mut words = headers
         .get_all(CONNECTION)
         .iter()
@@ -117,7 +117,7 @@ pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
 }
 
 /// Whether an answer's protocol is one of those that a request asked for.
-pub(super) fn is_among(becomes: Option<&HeaderValue>, asked: Option<&HeaderValue>) -> bool {
+pub(crate) fn is_among(becomes: Option<&HeaderValue>, asked: Option<&HeaderValue>) -> bool {
     let (Some(becomes), Some(asked)) = (becomes, asked) else {
         return false;
     };
@@ -128,7 +128,7 @@ pub(super) fn is_among(becomes: Option<&HeaderValue>, asked: Option<&HeaderValue
     asked.any(|protocol| protocol.trim().eq_ignore_ascii_case(becomes.trim()))
 }
 
-fn remove_hop_by_hop(headers: &mut HeaderMap) {
+pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let listed: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()
@@ -143,7 +143,7 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
 }
 
 /// Says who asked, as every proxy does; what a client said of that itself does not count.
-fn forwarded(headers: &mut HeaderMap, client: &ClientConnection, host: Option<HeaderValue>) {
+pub(crate) fn forwarded(headers: &mut HeaderMap, client: &ClientConnection, host: Option<HeaderValue>) {
     headers.remove("forwarded");
     let address = client.peer.address().map(|address| address.ip().to_string());
     let scheme = if client.secure { "https" } else { "http" };

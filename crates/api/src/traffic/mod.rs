@@ -6,8 +6,8 @@
 mod awaited;
 mod browsers;
 mod desktops;
-mod forward;
-mod headers;
+pub(crate) mod forward;
+pub(crate) mod headers;
 mod keys;
 mod secured;
 mod slots;

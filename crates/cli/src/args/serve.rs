@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueEnum};
+use offleash_api::NodeAddress;
 use offleash_core::units::Bytes;
 
 #[derive(Debug, Default, Args)]
@@ -76,6 +77,36 @@ impl TryFrom<String> for ListenAt {
     }
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct FrontArgs {
+    /// Address of a node's server, as in `http://10.0.0.7:3000`; with `=2` behind it the node gets twice as many sandboxes as
+    /// one with nothing.
+    #[arg(long, value_name = "URL[=WEIGHT]", required = true)]
+    pub(crate) node: Vec<NodeAddress>,
+    /// File with an `admin` key that all nodes take, with which they are asked for their sandboxes.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key_file: PathBuf,
+    /// Address to listen on.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:3000")]
+    pub(crate) listen: ListenAt,
+    /// Domain below which PORT-ID.DOMAIN is a port inside a sandbox; the nodes need the same. [default: localhost, on a loopback
+    /// address]
+    #[arg(long, value_name = "DOMAIN[:PORT]")]
+    pub(crate) domain: Option<String>,
+    /// Certificate chain to speak TLS with, PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// Private key of the certificate, PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Listen where others can reach it without TLS, so that keys can be read on the way.
+    #[arg(long)]
+    pub(crate) insecure_public: bool,
+    /// What to log on standard error, as JSON lines.
+    #[arg(long, value_enum, value_name = "none|errors|requests", default_value = "errors")]
+    pub(crate) log: LogArg,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogArg {
@@ -86,7 +117,7 @@ pub(crate) enum LogArg {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeyCommand {
-    /// Make a key and print it; it cannot be shown again.
+    /// Make a key and print it; it cannot be shown again. With `--key-file`, take a key that is there.
     Create(KeyCreateArgs),
     /// List keys.
     Ls(KeyListArgs),
@@ -118,6 +149,10 @@ pub(crate) struct KeyCreateArgs {
     /// of one, `*` all of all. Its sandboxes have them unless they are asked for with less.
     #[arg(long, value_name = "GRANT")]
     pub(crate) tool_grant: Vec<String>,
+    /// File with a key that is to be valid here, too: `e2b_` and 40 hexadecimal digits. Nothing is printed of it. If it is valid
+    /// already, nothing changes; one that was removed does not come back.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key_file: Option<PathBuf>,
 }
 
 /// A size in MiB: a number alone is that already.

@@ -121,6 +121,11 @@ fn server(arguments: &ServeArgs, table: &Server) -> Result<ServerConfig, Wrong> 
     Ok(config)
 }
 
+/// The same of a flag alone.
+pub(super) fn check_domain_flag(domain: &str) -> Result<(), Failure> {
+    check_domain(domain, "--domain").map_err(|wrong| Failure::from(&wrong))
+}
+
 /// A domain is what SDKs put host names together with.
 fn check_domain(domain: &str, key: &str) -> Result<(), Wrong> {
     let (name, port) = domain

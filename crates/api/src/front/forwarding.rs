@@ -1,0 +1,70 @@
+//! One request passed on to a node, and its answer back, both as they come.
+
+use http::header::{CONNECTION, HeaderValue, UPGRADE};
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+
+use super::node::{NodeAddress, NodeConnection, NodeError};
+use crate::http::body::{self, Body};
+use crate::http::destination;
+use crate::http::peer::ClientConnection;
+use crate::traffic::forward::relay;
+use crate::traffic::headers;
+
+/// Passes a request on, and whatever its connection becomes.
+///
+/// # Errors
+/// When the node cannot be reached or does not answer.
+pub(super) async fn forward(
+    node: &NodeAddress,
+    client: &ClientConnection,
+    mut request: Request<Body>,
+) -> Result<Response<Body>, NodeError> {
+    let connection = NodeConnection::open(node).await?;
+    let asked = headers::upgrade(request.headers());
+    let theirs = hyper::upgrade::on(&mut request);
+    let (mut response, sender) = connection.send(for_node(client, request, asked.clone())).await?;
+    let becomes = headers::upgrade(response.headers());
+    headers::remove_hop_by_hop(response.headers_mut());
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        return Ok(response.map(|answer| body::until_end(answer.map_err(Into::into).boxed_unsync(), sender)));
+    }
+    // What follows would be the node's alone to say.
+    if !headers::is_among(becomes.as_ref(), asked.as_ref()) {
+        return Err(NodeError::Refused {
+            node: node.name().to_owned(),
+            status: response.status(),
+        });
+    }
+    upgrading(response.headers_mut(), becomes);
+    let ours = hyper::upgrade::on(&mut response);
+    tokio::spawn(relay(theirs, ours, client.held.clone()));
+    Ok(response.map(|_| body::empty()))
+}
+
+/// A request as a node gets it: with a path instead of an address, and who asked.
+pub(super) fn for_node(
+    client: &ClientConnection,
+    request: Request<Body>,
+    upgrade: Option<HeaderValue>,
+) -> Request<Body> {
+    let (mut parts, body) = request.into_parts();
+    headers::remove_hop_by_hop(&mut parts.headers);
+    let host = destination::authority(&parts.uri, &parts.headers).and_then(|host| HeaderValue::from_str(host).ok());
+    headers::forwarded(&mut parts.headers, client, host);
+    upgrading(&mut parts.headers, upgrade);
+    parts.uri = parts
+        .uri
+        .path_and_query()
+        .cloned()
+        .map_or_else(Default::default, Into::into);
+    parts.version = http::Version::HTTP_11;
+    Request::from_parts(parts, body)
+}
+
+fn upgrading(headers: &mut http::HeaderMap, protocol: Option<HeaderValue>) {
+    if let Some(protocol) = protocol {
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, protocol);
+    }
+}

@@ -1,0 +1,211 @@
+//! Lists of all nodes: node after node, so that no sandbox is in two pages and none is left out.
+//!
+//! A token names the node that comes next and, behind a dot, that node's own token.
+
+use http::header::{CONTENT_LENGTH, HeaderValue};
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{Request, Response, StatusCode, Uri};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Value, json};
+
+use super::forwarding::for_node;
+use super::node::{self, NodeConnection, NodeError};
+use super::placement::{NodeHealth, NodeNumber};
+use super::routing::ListForm;
+use super::{FrontNodes, unreachable};
+use crate::http::answer::{self, ApiRefusal};
+use crate::http::body::{self, Body};
+use crate::http::peer::ClientConnection;
+use crate::http::query;
+
+const NEXT: &str = "x-next-token";
+/// Names nodes whose sandboxes are not in a list, because they are lost.
+const MISSING: &str = "offleash-nodes-missing";
+const TOKEN: &str = "nextToken";
+
+/// What one node said of its sandboxes.
+struct NodePage {
+    status: StatusCode,
+    sandboxes: Vec<Value>,
+    next: Option<String>,
+    /// A refusal, as it came.
+    text: bytes::Bytes,
+}
+
+/// Answers with a page of the sandboxes of all nodes, or with all of them.
+///
+/// # Errors
+/// 400 for a token that is none, 503 when a node does not answer that is not lost.
+pub(super) async fn list(
+    nodes: &FrontNodes,
+    client: &ClientConnection,
+    parts: &Parts,
+    form: ListForm,
+) -> Result<Response<Body>, ApiRefusal> {
+    let pairs = query::pairs(parts.uri.query());
+    let token = query::value(&pairs, TOKEN).filter(|token| !token.is_empty());
+    let (mut at, mut inner) = place_of(nodes, token)?;
+    let (mut sandboxes, mut missing) = (Vec::new(), Vec::new());
+    let next = loop {
+        let Some(number) = at else {
+            break None;
+        };
+        at = nodes.table().node(number.index() + 1);
+        let name = nodes.address(number).name();
+        if nodes.health(number) == NodeHealth::Lost {
+            missing.push(name.to_owned());
+            inner = None;
+            continue;
+        }
+        let page = page(nodes, number, client, parts, form, inner.take()).await;
+        let page = page.map_err(|error| unreachable(&error, "the list would not be whole"))?;
+        if !page.status.is_success() {
+            return Ok(answer::written(page.status, page.text.to_vec()));
+        }
+        sandboxes.extend(page.sandboxes);
+        if let (Some(next), false) = (page.next, form == ListForm::Whole) {
+            break Some(format!("{}.{next}", number.index()));
+        }
+        // An empty page looks like the end to some clients.
+        if form != ListForm::Whole && !sandboxes.is_empty() {
+            break at.map(|node| format!("{}.", node.index()));
+        }
+    };
+    Ok(written(form, sandboxes, next, &missing))
+}
+
+fn written(form: ListForm, sandboxes: Vec<Value>, next: Option<String>, missing: &[String]) -> Response<Body> {
+    let told = match form {
+        ListForm::Native => json!({ "sandboxes": sandboxes, "next": next }),
+        ListForm::Whole | ListForm::Pages => Value::Array(sandboxes),
+    };
+    let mut response = answer::json(StatusCode::OK, &told);
+    let headers = response.headers_mut();
+    if let Some(next) = next.filter(|_| form != ListForm::Native)
+        && let Ok(next) = HeaderValue::from_str(&next)
+    {
+        headers.insert(NEXT, next);
+    }
+    for name in missing {
+        if let Ok(name) = HeaderValue::from_str(name) {
+            headers.append(MISSING, name);
+        }
+    }
+    response
+}
+
+/// The node that a token leads to, and that node's own token.
+fn place_of(nodes: &FrontNodes, token: Option<&str>) -> Result<(Option<NodeNumber>, Option<String>), ApiRefusal> {
+    let Some(token) = token else {
+        return Ok((nodes.table().node(0), None));
+    };
+    let bad = || ApiRefusal::bad_request("nextToken: it is none of this server's");
+    let (number, inner) = token.split_once('.').ok_or_else(bad)?;
+    let number = number
+        .parse()
+        .ok()
+        .and_then(|number| nodes.table().node(number))
+        .ok_or_else(bad)?;
+    Ok((Some(number), Some(inner.to_owned()).filter(|inner| !inner.is_empty())))
+}
+
+/// Asks a node what the client asked, as the client, from its own token on.
+async fn page(
+    nodes: &FrontNodes,
+    number: NodeNumber,
+    client: &ClientConnection,
+    parts: &Parts,
+    form: ListForm,
+    token: Option<String>,
+) -> Result<NodePage, NodeError> {
+    let node = nodes.address(number);
+    let mut asked = parts.clone();
+    asked.uri = with_token(&parts.uri, token.as_deref());
+    asked.headers.remove(CONTENT_LENGTH);
+    let request = for_node(client, Request::from_parts(asked, body::empty()), None);
+    let (response, _held) = NodeConnection::open(node).await?.send(request).await?;
+    let status = response.status();
+    let next = response.headers().get(NEXT).and_then(|next| next.to_str().ok());
+    let next = next.filter(|next| !next.is_empty()).map(str::to_owned);
+    let text = node::whole(node, response.into_body()).await?;
+    let (sandboxes, next) = match status.is_success() {
+        false => (Vec::new(), None),
+        true => read(&text, form, next).map_err(|error| NodeError::Unreadable {
+            node: node.name().to_owned(),
+            source: error.into(),
+        })?,
+    };
+    Ok(NodePage {
+        status,
+        sandboxes,
+        next,
+        text,
+    })
+}
+
+fn read(text: &[u8], form: ListForm, next: Option<String>) -> serde_json::Result<(Vec<Value>, Option<String>)> {
+    #[derive(serde::Deserialize)]
+    struct NativePage {
+        sandboxes: Vec<Value>,
+        next: Option<String>,
+    }
+    match form {
+        ListForm::Native => serde_json::from_slice(text).map(|page: NativePage| (page.sandboxes, page.next)),
+        ListForm::Whole | ListForm::Pages => serde_json::from_slice(text).map(|sandboxes| (sandboxes, next)),
+    }
+}
+
+/// An address with another token, or none.
+fn with_token(uri: &Uri, token: Option<&str>) -> Uri {
+    let others = uri.query().unwrap_or_default().split('&');
+    let others = others.filter(|pair| !pair.is_empty() && pair.split('=').next() != Some(TOKEN));
+    let mut pairs: Vec<String> = others.map(str::to_owned).collect();
+    if let Some(token) = token {
+        pairs.push(format!("{TOKEN}={}", utf8_percent_encode(token, NON_ALPHANUMERIC)));
+    }
+    let query = if pairs.is_empty() {
+        String::new()
+    } else {
+        format!("?{}", pairs.join("&"))
+    };
+    let path = PathAndQuery::from_maybe_shared(format!("{}{query}", uri.path()));
+    path.map_or_else(|_| uri.clone(), Uri::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_asked_with_its_own_token() {
+        for (given, token, expected) in [
+            ("/v2/sandboxes", None, "/v2/sandboxes"),
+            (
+                "/v2/sandboxes?limit=3&nextToken=1.a",
+                Some("a=b"),
+                "/v2/sandboxes?limit=3&nextToken=a%3Db",
+            ),
+            (
+                "http://front:1/sandboxes?nextToken=0.&state=paused",
+                None,
+                "/sandboxes?state=paused",
+            ),
+        ] {
+            assert_eq!(
+                with_token(&given.parse().unwrap(), token).to_string(),
+                expected,
+                "{given}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_two_forms_of_pages_are_read() {
+        let native = read(br#"{"sandboxes": [{"id": "a"}], "next": "n"}"#, ListForm::Native, None).unwrap();
+        assert_eq!((native.0.len(), native.1.as_deref()), (1, Some("n")));
+        let e2b = read(br#"[{"sandboxID": "a"}]"#, ListForm::Pages, Some("n".to_owned())).unwrap();
+        assert_eq!((e2b.0.len(), e2b.1.as_deref()), (1, Some("n")));
+        assert!(read(b"{}", ListForm::Pages, None).is_err());
+    }
+}

@@ -1,0 +1,286 @@
+//! Which node has a sandbox, and which one gets the next.
+//!
+//! Pure: no sockets and no clock; `now` is the time since the front began. What nodes list is what is so, and what
+//! was made since a list was asked for is so as well: an answer that was on its way removes nothing newer than its question.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+/// After how long without an answer a node is lost.
+pub(crate) const LOST_AFTER: Duration = Duration::from_secs(8);
+
+/// A node, by its place among those that the front was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct NodeNumber(usize);
+
+impl NodeNumber {
+    /// Its place.
+    pub(crate) fn index(self) -> usize {
+        self.0
+    }
+}
+
+/// Whether a node answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NodeHealth {
+    /// It has not answered yet, and has time left to.
+    Awaited,
+    /// It answered lately.
+    Alive,
+    /// It has not answered for [`LOST_AFTER`].
+    Lost,
+}
+
+/// Where a sandbox is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SandboxPlace {
+    /// At a node that answers.
+    At(NodeNumber),
+    /// At a node that does not.
+    Lost(NodeNumber),
+    /// At none that answers, as far as they have said.
+    Unknown,
+}
+
+/// A list that a node was asked for. Whoever asks keeps it until the answer is there.
+#[derive(Debug)]
+pub(crate) struct ListQuestion {
+    node: NodeNumber,
+    step: u64,
+}
+
+impl ListQuestion {
+    /// Who was asked.
+    pub(crate) fn node(&self) -> NodeNumber {
+        self.node
+    }
+}
+
+/// A sandbox that a node is being asked to make; it counts as one of the node's until it is settled.
+#[derive(Debug)]
+pub(crate) struct PlacedCreate {
+    node: NodeNumber,
+}
+
+impl PlacedCreate {
+    /// Who makes it.
+    pub(crate) fn node(&self) -> NodeNumber {
+        self.node
+    }
+}
+
+/// The nodes, and the sandboxes of each.
+#[derive(Debug)]
+pub(crate) struct PlacementTable {
+    nodes: Vec<NodeEntry>,
+    /// Each sandbox once; the node's own entry has when it was learned of.
+    sandboxes: HashMap<String, NodeNumber>,
+    /// Counts questions and what was learned between them.
+    step: u64,
+    /// Who is looked at first, so that equals take turns.
+    turn: usize,
+}
+
+#[derive(Debug)]
+struct NodeEntry {
+    weight: u64,
+    heard: Option<Duration>,
+    /// The question of the newest list that was taken in.
+    listed: u64,
+    /// When each of its sandboxes was learned of.
+    sandboxes: HashMap<String, u64>,
+    /// Sandboxes that it counts and did not name.
+    unnamed: u64,
+    being_made: u64,
+}
+
+impl PlacementTable {
+    /// Nodes of these weights: one of weight 2 gets twice as many sandboxes as one of weight 1.
+    pub(crate) fn new(weights: impl IntoIterator<Item = u32>) -> Self {
+        let entry = |weight: u32| NodeEntry {
+            weight: u64::from(weight.max(1)),
+            heard: None,
+            listed: 0,
+            sandboxes: HashMap::new(),
+            unnamed: 0,
+            being_made: 0,
+        };
+        Self {
+            nodes: weights.into_iter().map(entry).collect(),
+            sandboxes: HashMap::new(),
+            step: 0,
+            turn: 0,
+        }
+    }
+
+    /// All nodes.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeNumber> + use<> {
+        (0..self.nodes.len()).map(NodeNumber)
+    }
+
+    /// The node at a place, if there is one.
+    pub(crate) fn node(&self, index: usize) -> Option<NodeNumber> {
+        (index < self.nodes.len()).then_some(NodeNumber(index))
+    }
+
+    /// Whether a node answers.
+    pub(crate) fn health(&self, node: NodeNumber, now: Duration) -> NodeHealth {
+        match self.entry(node).and_then(|entry| entry.heard) {
+            Some(heard) if now.saturating_sub(heard) < LOST_AFTER => NodeHealth::Alive,
+            None if now < LOST_AFTER => NodeHealth::Awaited,
+            _ => NodeHealth::Lost,
+        }
+    }
+
+    /// How many sandboxes a node has, those that it is making among them.
+    pub(crate) fn load(&self, node: NodeNumber) -> u64 {
+        self.entry(node).map_or(0, NodeEntry::load)
+    }
+
+    /// A node is about to be asked for its list.
+    pub(crate) fn ask(&mut self, node: NodeNumber) -> ListQuestion {
+        let step = self.next_step();
+        ListQuestion { node, step }
+    }
+
+    /// A node answered with sandboxes, of `total` that it has.
+    ///
+    /// A list in which all are removes those that were known before the question. A sandbox that another node has, which
+    /// answers, too, stays with that: it is shown once.
+    pub(crate) fn answered(&mut self, question: ListQuestion, now: Duration, ids: HashSet<String>, total: u64) {
+        let ListQuestion { node, step } = question;
+        let step_now = self.next_step();
+        let Some(entry) = self.nodes.get_mut(node.0) else {
+            return;
+        };
+        entry.heard = entry.heard.max(Some(now));
+        if step <= entry.listed {
+            return;
+        }
+        entry.listed = step;
+        let named = u64::try_from(ids.len()).unwrap_or(u64::MAX);
+        entry.unnamed = total.saturating_sub(named);
+        if entry.unnamed == 0 {
+            let gone = |(id, learned): (&String, &u64)| (*learned < step && !ids.contains(id)).then(|| id.clone());
+            let gone: Vec<String> = entry.sandboxes.iter().filter_map(gone).collect();
+            for id in gone {
+                self.forget(node, &id);
+            }
+        }
+        for id in ids {
+            self.learn(node, id, step_now, now);
+        }
+    }
+
+    /// The node that is to make a sandbox: the one with the fewest for its weight, of those that answer and were not `tried`.
+    pub(crate) fn place(&mut self, now: Duration, tried: &[NodeNumber]) -> Option<PlacedCreate> {
+        let count = self.nodes.len();
+        let in_turn = (0..count).map(|offset| NodeNumber((self.turn + offset) % count));
+        let able = in_turn.filter(|node| !tried.contains(node) && self.health(*node, now) == NodeHealth::Alive);
+        let node = able.min_by(|one, other| self.share(*one).cmp(&self.share(*other)))?;
+        self.place_at(node, now)
+    }
+
+    /// The same for a node that is to be it, if it answers.
+    pub(crate) fn place_at(&mut self, node: NodeNumber, now: Duration) -> Option<PlacedCreate> {
+        if self.health(node, now) != NodeHealth::Alive {
+            return None;
+        }
+        self.nodes.get_mut(node.0)?.being_made += 1;
+        self.turn = (node.0 + 1) % self.nodes.len();
+        Some(PlacedCreate { node })
+    }
+
+    /// A create is over: with a sandbox of that id, or with none that is known of.
+    pub(crate) fn settle(&mut self, placed: &PlacedCreate, made: Option<String>, now: Duration) {
+        let step = self.next_step();
+        if let Some(entry) = self.nodes.get_mut(placed.node.0) {
+            entry.being_made = entry.being_made.saturating_sub(1);
+        }
+        if let Some(id) = made {
+            self.learn(placed.node, id, step, now);
+        }
+    }
+
+    /// A node said that it has no such sandbox.
+    pub(crate) fn forget(&mut self, node: NodeNumber, id: &str) {
+        if let Some(entry) = self.nodes.get_mut(node.0) {
+            entry.sandboxes.remove(id);
+        }
+        if self.sandboxes.get(id) == Some(&node) {
+            self.sandboxes.remove(id);
+        }
+    }
+
+    /// Where a sandbox is.
+    pub(crate) fn find(&self, id: &str, now: Duration) -> SandboxPlace {
+        match self.sandboxes.get(id) {
+            None => SandboxPlace::Unknown,
+            Some(node) if self.health(*node, now) == NodeHealth::Lost => SandboxPlace::Lost(*node),
+            Some(node) => SandboxPlace::At(*node),
+        }
+    }
+
+    fn learn(&mut self, node: NodeNumber, id: String, step: u64, now: Duration) {
+        match self.sandboxes.get(&id) {
+            Some(other) if *other != node => {
+                if self.health(*other, now) != NodeHealth::Lost {
+                    return;
+                }
+                // Its state directory may have come back elsewhere.
+                let other = *other;
+                self.forget(other, &id);
+            }
+            _ => {}
+        }
+        if let Some(entry) = self.nodes.get_mut(node.0) {
+            entry.sandboxes.insert(id.clone(), step);
+            self.sandboxes.insert(id, node);
+        }
+    }
+
+    fn entry(&self, node: NodeNumber) -> Option<&NodeEntry> {
+        self.nodes.get(node.0)
+    }
+
+    /// How full a node is, as a fraction that can be compared.
+    fn share(&self, node: NodeNumber) -> LoadShare {
+        let entry = self.entry(node);
+        LoadShare {
+            load: entry.map_or(0, NodeEntry::load),
+            weight: entry.map_or(1, |entry| entry.weight),
+        }
+    }
+
+    fn next_step(&mut self) -> u64 {
+        self.step += 1;
+        self.step
+    }
+}
+
+impl NodeEntry {
+    fn load(&self) -> u64 {
+        let named = u64::try_from(self.sandboxes.len()).unwrap_or(u64::MAX);
+        named.saturating_add(self.unnamed).saturating_add(self.being_made)
+    }
+}
+
+/// Sandboxes for a weight.
+struct LoadShare {
+    load: u64,
+    weight: u64,
+}
+
+impl LoadShare {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        let (one, other) = (
+            u128::from(self.load) * u128::from(other.weight),
+            u128::from(other.load) * u128::from(self.weight),
+        );
+        one.cmp(&other)
+    }
+}
+
+#[cfg(test)]
+#[path = "placement_tests.rs"]
+mod tests;
