@@ -36,7 +36,7 @@ CASES = {
     "weaker": {
         "podSecurity": {"hostUsers": True, "procMount": "Default"},
         "networkPolicy": {"enabled": False},
-        "config": '[sandboxes]\nlevel = "process-landlock"\n',
+        "config": '[sandboxes]\nlevel = "simulated"\n',
     },
 }
 
