@@ -15,6 +15,7 @@ mod approvals;
 mod browser;
 mod desktop;
 mod image;
+mod installed;
 mod learn;
 mod limits;
 mod network;
@@ -35,6 +36,7 @@ pub(crate) use image::{
     ImageCommand, ImageInspectArgs, ImageLoadArgs, ImageLsArgs, ImagePruneArgs, ImagePullArgs, ImageRmArgs,
     ImageSaveArgs, ImageTagArgs, PullArg, RegistryArgs,
 };
+pub(crate) use installed::{ManArgs, ReportFormat, SelfCheckArgs};
 pub(crate) use learn::LearnArgs;
 pub(crate) use limits::LimitArgs;
 pub(crate) use network::NetworkArgs;
@@ -156,6 +158,8 @@ pub(crate) enum Command {
     Port(PortArgs),
     /// Say what this machine offers, what is missing, and how to mend it.
     Doctor(DoctorArgs),
+    /// Try each level that this machine offers with a real `true`, and say which work: what to do after an installation.
+    SelfCheck(SelfCheckArgs),
     /// Say what would be decided about a path, variable, limit, system call or connection, and by which rule.
     Explain(ExplainArgs),
     /// Work with the tools that a policy offers to code in sandboxes.
@@ -170,6 +174,8 @@ pub(crate) enum Command {
     Audit(AuditArgs),
     /// Print completions for a shell.
     Completions(CompletionsArgs),
+    /// Print the manual page of a command.
+    Man(ManArgs),
 }
 
 /// Runs a command in a sandbox, and keeps what it changes aside.

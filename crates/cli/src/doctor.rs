@@ -138,6 +138,7 @@ mod tests {
                 level: Level::Process,
                 available: true,
                 why: "has kernel".to_owned(),
+                lacks: Vec::new(),
             }],
         }
     }

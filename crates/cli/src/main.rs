@@ -13,12 +13,14 @@ mod failure;
 mod image;
 mod key;
 mod learn;
+mod manual;
 mod mcp;
 mod policy_file;
 mod python;
 mod refusals;
 mod remote;
 mod run;
+mod self_check;
 mod serve;
 mod specify;
 mod supervise;
@@ -138,6 +140,7 @@ fn any() -> ExitCode {
         Command::Desktop(command) => desktop::desktop(&command, state),
         Command::Port(port) => remote::port(&port, state),
         Command::Doctor(options) => doctor::doctor(&options, state),
+        Command::SelfCheck(options) => self_check::self_check(&options, state),
         Command::Explain(question) => explain::explain(&question),
         Command::Approvals(arguments) => approvals::approvals(&arguments, state),
         Command::Tools(command) => tools::tools(&command, state),
@@ -154,6 +157,7 @@ fn any() -> ExitCode {
         Command::Volume(command) => volume::volume(&command, state),
         Command::Key(command) => key::key(&command, state),
         Command::Completions(completions) => args::completions(completions.shell),
+        Command::Man(arguments) => manual::man(&arguments),
     };
     finish(result)
 }

@@ -58,6 +58,8 @@ fn help_says_what_there_is() {
                    browser
       port         Print the address at which a port of a sandbox is reached
       doctor       Say what this machine offers, what is missing, and how to mend it
+      self-check   Try each level that this machine offers with a real `true`, and say which work: what
+                   to do after an installation
       explain      Say what would be decided about a path, variable, limit, system call or connection,
                    and by which rule
       tools        Work with the tools that a policy offers to code in sandboxes
@@ -65,6 +67,7 @@ fn help_says_what_there_is() {
       policy       Work with policy files
       audit        Check or show the audit log
       completions  Print completions for a shell
+      man          Print the manual page of a command
       help         Print this message or the help of the given subcommand(s)
 
     Options:

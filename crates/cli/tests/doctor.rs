@@ -1,4 +1,4 @@
-//! `offleash doctor`: quick, complete, and each failure with its mend.
+//! `offleash doctor`: quick, complete, and each failure with its mend; and `self-check`, which tries what that calls available.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -164,5 +164,74 @@ fn a_state_directory_that_cannot_be_used_is_told() {
             .as_str()
             .is_some_and(|mend| !mend.is_empty()),
         "{check}"
+    );
+}
+
+#[test]
+fn self_check_runs_what_doctor_calls_available() {
+    let site = Site::new();
+    let report = report(&site);
+    // Two levels that need no more than a kernel, and the one that most runs have; others are tested where they are.
+    let levels = ["simulated", "process-landlock", "process"];
+    let words = [
+        "--level",
+        "simulated",
+        "--level",
+        "process",
+        "--level",
+        "process-landlock",
+    ];
+    let mut command = site.offleash(["self-check", "--format", "json"]);
+    let output = command.args(words).output().unwrap();
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let tried = found["levels"].as_array().unwrap();
+    let names: Vec<_> = tried.iter().map(|one| one["level"].as_str().unwrap()).collect();
+    assert_eq!(names, levels);
+    for level in tried {
+        let told = report["levels"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|one| one["level"] == level["level"]);
+        let works = level["outcome"] == "works";
+        assert_eq!(works, told.is_none_or(|told| told["available"] == true), "{level}");
+        assert_eq!(works, level["why"].is_null(), "{level}");
+    }
+    let all_work = tried.iter().all(|level| level["outcome"] == "works");
+    assert_eq!(found["works"], all_work, "{found}");
+    assert_eq!(output.status.code(), Some(if all_work { 0 } else { 1 }), "{found}");
+    let digest = found["digest"].as_str().unwrap();
+    assert!(digest.starts_with("sha256:") && digest.len() == 71, "{digest}");
+    // What was tried leaves its line in the audit log, and nothing to be applied.
+    assert_eq!(site.succeed(["runs"]), "");
+}
+
+#[test]
+fn self_check_shows_a_level_that_works_and_refuses_what_is_none() {
+    let site = Site::new();
+    let output = site.offleash(["self-check", "--level", "wasm"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+    assert!(stdout(&output).contains("\nwasm  works "), "{}", stdout(&output));
+    site.refuse(["self-check", "--level", "strong"]);
+}
+
+#[test]
+fn self_check_says_what_mends_a_level_that_the_machine_lacks() {
+    let site = Site::new();
+    let mut command = site.offleash(["self-check", "--format", "json", "--level", "microvm"]);
+    // Without the hypervisor, whatever else is here.
+    let output = command.env("PATH", site.root()).output().unwrap();
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let level = &found["levels"][0];
+    assert_eq!(level["outcome"], "unavailable", "{found}");
+    assert!(level["why"].as_str().unwrap().contains("hypervisors"), "{level}");
+    let mends = level["mend"].as_array().unwrap();
+    let mend = mends.iter().find(|mend| mend["check"] == "hypervisors").unwrap();
+    assert!(!mend["commands"].as_array().unwrap().is_empty(), "{mend}");
+    assert_eq!(output.status.code(), Some(1));
+    let said = stderr(&output);
+    assert!(
+        said.contains("level `microvm` does not work here") && said.contains("hint: "),
+        "{said}"
     );
 }

@@ -65,7 +65,7 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 102] = [
+const COMMANDS: [&[&str]; 104] = [
     &[],
     &["run"],
     &["diff"],
@@ -113,6 +113,7 @@ const COMMANDS: [&[&str]; 102] = [
     &["desktop", "url"],
     &["desktop", "release"],
     &["doctor"],
+    &["self-check"],
     &["explain"],
     &["explain", "path"],
     &["explain", "env"],
@@ -168,6 +169,7 @@ const COMMANDS: [&[&str]; 102] = [
     &["volume", "resize"],
     &["volume", "prune"],
     &["volume", "sync"],
+    &["man"],
 ];
 const LAST_COMMAND: &[&str] = &["completions"];
 

@@ -213,7 +213,12 @@ mod tests {
         let level = Level::Process;
         ProbeReport {
             checks: Vec::new(),
-            levels: vec![LevelReport { level, available, why }],
+            levels: vec![LevelReport {
+                level,
+                available,
+                why,
+                lacks: Vec::new(),
+            }],
         }
     }
 

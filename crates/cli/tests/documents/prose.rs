@@ -88,6 +88,7 @@ These are further causes of 1:
 | `apply` | the host changed meanwhile |
 | `audit verify` | the log was changed |
 | `doctor` | no level is available |
+| `self-check` | nothing works at level `process` or above, or not each level that was named |
 | `cp` | it left something out: links to nowhere; on the way in all links; what is neither file nor directory |
 
 `cp` copies contents and names. Modes and times are those of new files.

@@ -76,6 +76,12 @@ mod tests {
     }
 
     #[test]
+    fn packages_bring_the_same_profile() {
+        let packaged = include_str!("../../../../packaging/apparmor");
+        assert_eq!(profile(Path::new("/usr/bin/offleash")).unwrap(), packaged);
+    }
+
+    #[test]
     fn a_path_cannot_match_more_programs_than_itself_nor_end_the_profile() {
         let profile = profile(Path::new("/opt/a*b {c}/offleash")).unwrap();
         assert!(profile.contains(r#""/opt/a\*b \{c\}/offleash""#), "{profile}");

@@ -55,6 +55,7 @@ fn weaker(report: LevelReport, checks: &[FeatureCheck]) -> LevelReport {
         return LevelReport {
             available: false,
             why,
+            lacks: vec!["landlock"],
             ..report
         };
     }
@@ -75,8 +76,8 @@ fn emulated(report: LevelReport, checks: &[FeatureCheck]) -> LevelReport {
     }
 }
 
-fn from_needs(level: Level, needs: &[&str], checks: &[FeatureCheck]) -> LevelReport {
-    let is_missing = |need: &&str| {
+fn from_needs(level: Level, needs: &[&'static str], checks: &[FeatureCheck]) -> LevelReport {
+    let is_missing = |need: &&'static str| {
         !checks
             .iter()
             .any(|check| check.name == *need && check.status != FeatureStatus::Missing)
@@ -91,6 +92,7 @@ fn from_needs(level: Level, needs: &[&str], checks: &[FeatureCheck]) -> LevelRep
         level,
         available: missing.is_empty(),
         why,
+        lacks: missing,
     }
 }
 
@@ -152,12 +154,14 @@ mod tests {
         let reports = from_checks(&checks);
         assert_eq!([reports[0].available, reports[1].available], [false, true]);
         assert!(reports[0].why.contains("--degrade allow"), "{}", reports[0].why);
+        assert_eq!(reports[0].lacks, ["landlock"]);
     }
 
     #[test]
     fn a_level_says_what_it_lacks_and_whether_it_is_emulated() {
         let reports = from_checks(&checks(&["user-namespaces", "mount-calls"]));
         assert_eq!(reports[1].why, "lacks user-namespaces, mount-calls");
+        assert_eq!(reports[1].lacks, ["user-namespaces", "mount-calls"]);
         assert_eq!(reports[3].why, "lacks user-namespaces, mount-calls");
         let whole = from_checks(&checks(&[]));
         assert!(whole[3].why.ends_with("emulated (TCG)"), "{}", whole[3].why);

@@ -81,6 +81,9 @@ pub struct LevelReport {
     pub available: bool,
     /// What it stands on, or what it lacks.
     pub why: String,
+    /// The checks that fail it, by name; their remedies are what mends it.
+    #[serde(skip)]
+    pub lacks: Vec<&'static str>,
 }
 
 /// Whose machine is probed: what the answers depend on besides the machine itself.
@@ -113,6 +116,16 @@ impl ProbeReport {
     /// The check of that name.
     pub fn check(&self, name: &str) -> Option<&FeatureCheck> {
         self.checks.iter().find(|check| check.name == name)
+    }
+
+    /// What mends a level that cannot be used, by the name of the check that fails it.
+    pub fn remedies(&self, level: Level) -> Vec<(&'static str, &FeatureRemedy)> {
+        let report = self.levels.iter().find(|report| report.level == level);
+        let lacking = report.into_iter().flat_map(|report| &report.lacks);
+        let failing = lacking.filter_map(|name| self.check(name));
+        failing
+            .filter_map(|check| Some((check.name, check.mend.as_ref()?)))
+            .collect()
     }
 
     /// Whether that level can be used.
