@@ -68,9 +68,11 @@ function isExecutable(file) {
 /** The program `offleash`: what OFFLEASH_BINARY names, what came with this package, or what PATH has. */
 export function findBinary() {
   if (process.env.OFFLEASH_BINARY) return process.env.OFFLEASH_BINARY
-  const packaged = fileURLToPath(new URL('../bin/offleash', import.meta.url))
+  // In a package of its own for each platform, beside this one or in it.
+  const platform = `offleash-${process.platform}-${process.arch}/bin/offleash`
+  const packaged = ['../node_modules/', '../../'].map((place) => fileURLToPath(new URL(place + platform, import.meta.url)))
   const places = (process.env.PATH ?? '').split(':').filter(Boolean)
-  const found = [packaged, ...places.map((place) => path.join(place, 'offleash'))].find(isExecutable)
+  const found = [...packaged, ...places.map((place) => path.join(place, 'offleash'))].find(isExecutable)
   if (found) return found
   throw new DaemonError('the program `offleash` is not found', {
     hint: 'install it and see that it is in PATH, set OFFLEASH_BINARY to it, or OFFLEASH_URL to a server',

@@ -17,6 +17,7 @@ import struct
 import subprocess
 import threading
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import IO, List, Optional
 
@@ -79,15 +80,27 @@ def usual_state() -> Path:
     return Path("/var/lib/offleash") if os.geteuid() == 0 else state_home() / "offleash"
 
 
+def _packaged() -> Optional[str]:
+    """The program that came with this package, which is a script of the environment that it is installed in."""
+    # Where `pip install --target` puts scripts, which its list of files does not know.
+    places = [Path(__file__).parent.parent / "bin" / "offleash"]
+    try:
+        files = metadata.files("offleash") or []
+    except metadata.PackageNotFoundError:
+        files = []
+    places[:0] = [Path(file.locate()).resolve() for file in files if file.parts[-2:] == ("bin", "offleash")]
+    for program in places:
+        if program.is_file() and os.access(program, os.X_OK):
+            return str(program)
+    return None
+
+
 def find_binary() -> str:
     """The program `offleash`: what OFFLEASH_BINARY names, what came with this package, or what PATH has."""
     named = os.environ.get("OFFLEASH_BINARY")
     if named:
         return named
-    packaged = Path(__file__).with_name("bin") / "offleash"
-    if os.access(packaged, os.X_OK):
-        return str(packaged)
-    found = shutil.which("offleash")
+    found = _packaged() or shutil.which("offleash")
     if found:
         return found
     raise DaemonException(
