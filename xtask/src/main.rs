@@ -1,8 +1,8 @@
-//! The project's own tasks: all tests, and the benchmarks.
+//! The project's own tasks: all tests, the benchmarks, and the packages of a release.
 //!
 //! `cargo xtask test` is what continuous integration runs; `cargo xtask bench start` compares the start of a sandbox
-//! with the reference tools, `cargo xtask bench egress` its way out with a direct one. Deliberately not here: the tests themselves (each crate has its own) and anything that
-//! is shipped.
+//! with the reference tools, `cargo xtask bench egress` its way out with a direct one; `cargo xtask dist` makes packages. Deliberately not here: the tests
+//! themselves (each crate has its own) and anything that is shipped.
 
 #![expect(
     clippy::print_stdout,
@@ -15,6 +15,7 @@
 )]
 
 mod bench;
+mod dist;
 mod docs;
 mod error;
 mod gvisor;
@@ -48,6 +49,8 @@ enum Task {
     Pictures,
     /// The documents are built into a site in `target/docs/site`, with mdBook, and every link in it is looked up
     Docs,
+    /// Packages of the program: wheel, npm, tar archive, Debian
+    Dist(dist::DistOptions),
     /// Measures against the reference tools
     Bench {
         #[command(subcommand)]
@@ -93,6 +96,7 @@ fn main() -> ExitCode {
         Task::Vendored => vendored::fetch(),
         Task::Pictures => pictures(),
         Task::Docs => docs::build(),
+        Task::Dist(options) => dist::run(&options),
         Task::Bench {
             benchmark: Benchmark::Start(options),
         } => bench::run(&options),

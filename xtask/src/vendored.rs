@@ -14,18 +14,18 @@ use crate::error::TaskError;
 use crate::program;
 
 /// A release of a package.
-struct Release {
+pub(crate) struct Release {
     /// Its name and version.
-    package: &'static str,
+    pub(crate) package: &'static str,
     /// What the registry says its archive's digest is; `npm` refuses an archive with another one.
-    integrity: &'static str,
+    pub(crate) integrity: &'static str,
     /// Its folder below `crates`.
     folder: &'static str,
     /// Files of it, in the archive.
     files: &'static [&'static str],
 }
 
-const RELEASES: [Release; 3] = [
+pub(crate) const RELEASES: [Release; 3] = [
     Release {
         package: "@xterm/xterm@6.0.0",
         integrity: "sha512-TQwDdQGtwwDt+2cgKDLn0IRaSxYu1tSUjgKarSDkUM0ZNiSRXFpjxEsvc/Zgc5kq5omJ+V0a8/kIM2WD3sMOYg==",

@@ -35,7 +35,7 @@ const ROOMS_THAT_TOUCH_THE_KERNEL: [&str; 10] = [
 
 /// Tests that read the workspace, by the name of their file. The drivers of languages are programs as any other, whoever runs
 /// them; what moves a copy into a sandbox is tested through supervisors, too.
-const TESTS_OF_THE_WORKSPACE: [&str; 3] = ["documents", "drivers", "invariants"];
+const TESTS_OF_THE_WORKSPACE: [&str; 4] = ["dist", "documents", "drivers", "invariants"];
 
 /// Tests of what is said over HTTP, whoever runs the server: other releases of SDKs, other doors, other amounts. The newest SDKs
 /// do all that they can for this user too. A shell that is simulated reads scripts alike for everybody.
