@@ -372,7 +372,7 @@ impl Site {
                 .args(["--platform", platform, "offleash"]);
             command.output().unwrap()
         };
-        let musl = found_for("musllinux_1_2_x86_64");
+        let musl = found_for("musllinux_1_1_x86_64");
         assert!(musl.status.success(), "{}", String::from_utf8_lossy(&musl.stderr));
         for platform in ["macosx_14_0_arm64", "manylinux_2_17_aarch64"] {
             let refused = found_for(platform);
