@@ -428,7 +428,7 @@ mod tests {
         };
         let expected = "\
 offleash 0.1.0 (x86_64-linux)
-/opt/a\\x1bb
+$'/opt/a\\x1bb'
 sha256:00
 
 wasm     works     `true` ran in 3 ms

@@ -340,8 +340,10 @@ fn unshare(flags: UnshareFlags) -> io::Result<()> {
 
 /// The number of threads of this process.
 pub(crate) fn thread_count() -> io::Result<u64> {
-    // Every thread is a directory in `task`, and a directory's link count is two more than its subdirectories.
-    Ok(rustix::fs::stat("/proc/self/task")?.st_nlink.saturating_sub(2))
+    use std::os::unix::fs::MetadataExt as _;
+    // Every thread is a directory in `task`, and a directory's link count is two more than its subdirectories. Not by
+    // `stat` itself, whose count has another type on aarch64.
+    Ok(std::fs::metadata("/proc/self/task")?.nlink().saturating_sub(2))
 }
 
 fn clone3(flags: i32, cgroup: Option<BorrowedFd<'_>>, pidfd: &mut RawFd) -> io::Result<Option<Pid>> {
