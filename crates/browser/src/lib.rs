@@ -12,6 +12,7 @@ mod contexts;
 mod endpoint;
 mod error;
 mod files;
+mod har;
 mod launch;
 mod recorder;
 mod session_log;
@@ -25,6 +26,7 @@ pub use self::connection::CdpConnection;
 pub use self::contexts::{ContextError, ContextRecord, ContextStore, SavedProfile};
 pub use self::endpoint::{EndpointPath, PageInfo, browser_path, pages};
 pub use self::error::BrowserError;
+pub use self::har::har;
 pub use self::launch::{
     BrowserCommand, BrowserOptions, BrowserOptionsError, DOWNLOADS, LocaleTag, OwnSandbox, PORT, PROFILE, PROFILE_IN,
     PROFILE_OUT, TAG, TimeZoneName, UserAgent, Viewport, lacks_namespaces,

@@ -16,6 +16,43 @@ use crate::endpoint::cut;
 const MAX_ARGUMENTS: usize = 16;
 /// The largest picture, characters of base64.
 const MAX_FRAME: usize = 1 << 20;
+/// Headers that are kept: what was asked for and what came, and nothing by which somebody proves who he is.
+const REQUEST_HEADERS: [&str; 6] = [
+    "accept",
+    "accept-language",
+    "cache-control",
+    "content-type",
+    "range",
+    "user-agent",
+];
+const RESPONSE_HEADERS: [&str; 11] = [
+    "cache-control",
+    "content-disposition",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "date",
+    "etag",
+    "last-modified",
+    "location",
+    "server",
+    "vary",
+];
+/// What is kept of one, characters.
+const MAX_HEADER: usize = 512;
+/// What is kept of how long the parts of a request took.
+const TIMINGS: [&str; 10] = [
+    "requestTime",
+    "dnsStart",
+    "dnsEnd",
+    "connectStart",
+    "connectEnd",
+    "sslStart",
+    "sslEnd",
+    "sendStart",
+    "sendEnd",
+    "receiveHeadersEnd",
+];
 /// Pictures are of this size at most, pixels.
 const FRAME_SIDES: (u16, u16) = (1280, 720);
 
@@ -239,22 +276,38 @@ fn told(method: &str, params: &Value) -> Option<Map<String, Value>> {
             ("method", "/request/method"),
             ("url", "/request/url"),
             ("type", "/type"),
+            ("at", "/timestamp"),
             ("redirectStatus", "/redirectResponse/status"),
+            ("redirectProtocol", "/redirectResponse/protocol"),
+            ("redirectMimeType", "/redirectResponse/mimeType"),
         ],
         "Network.responseReceived" => &[
             ("requestId", "/requestId"),
             ("url", "/response/url"),
             ("status", "/response/status"),
+            ("statusText", "/response/statusText"),
             ("mimeType", "/response/mimeType"),
+            ("protocol", "/response/protocol"),
+            ("at", "/timestamp"),
         ],
-        "Network.loadingFinished" => &[("requestId", "/requestId"), ("bytes", "/encodedDataLength")],
+        "Network.loadingFinished" => &[
+            ("requestId", "/requestId"),
+            ("at", "/timestamp"),
+            ("bytes", "/encodedDataLength"),
+        ],
         "Network.loadingFailed" => &[
             ("requestId", "/requestId"),
+            ("at", "/timestamp"),
             ("error", "/errorText"),
             ("blocked", "/blockedReason"),
             ("type", "/type"),
         ],
         "Network.webSocketCreated" => &[("requestId", "/requestId"), ("url", "/url")],
+        "Network.webSocketHandshakeResponseReceived" => &[
+            ("requestId", "/requestId"),
+            ("status", "/response/status"),
+            ("at", "/timestamp"),
+        ],
         "Runtime.consoleAPICalled" => &[("type", "/type")],
         "Runtime.exceptionThrown" => &[
             ("text", "/exceptionDetails/text"),
@@ -278,10 +331,50 @@ fn told(method: &str, params: &Value) -> Option<Map<String, Value>> {
         };
         told.insert((*name).to_owned(), value);
     }
-    if method == "Runtime.consoleAPICalled" {
-        told.insert("text".to_owned(), Value::from(console_text(params)));
+    let mut objects = Vec::new();
+    match method {
+        "Runtime.consoleAPICalled" => {
+            told.insert("text".to_owned(), Value::from(console_text(params)));
+        }
+        "Network.requestWillBeSent" => {
+            objects.push(("headers", headers(params, "/request/headers", &REQUEST_HEADERS)));
+            objects.push((
+                "redirectHeaders",
+                headers(params, "/redirectResponse/headers", &RESPONSE_HEADERS),
+            ));
+        }
+        "Network.responseReceived" => {
+            objects.push(("headers", headers(params, "/response/headers", &RESPONSE_HEADERS)));
+            objects.push(("timing", numbers(params, "/response/timing", &TIMINGS)));
+        }
+        _ => {}
     }
+    let objects = objects.into_iter().filter(|(_, object)| !object.is_empty());
+    told.extend(objects.map(|(name, object)| (name.to_owned(), Value::Object(object))));
     Some(told)
+}
+
+/// Those of `kept` among headers, by their names in small letters.
+fn headers(params: &Value, pointer: &str, kept: &[&str]) -> Map<String, Value> {
+    let all = params.pointer(pointer).and_then(Value::as_object).into_iter().flatten();
+    let named = all.filter_map(|(name, value)| {
+        let name = kept.iter().find(|kept| kept.eq_ignore_ascii_case(name))?;
+        let value: String = value.as_str()?.chars().take(MAX_HEADER).collect();
+        Some(((*name).to_owned(), Value::from(value)))
+    });
+    named.collect()
+}
+
+/// Those of `kept` that are numbers.
+fn numbers(params: &Value, pointer: &str, kept: &[&str]) -> Map<String, Value> {
+    let of = params.pointer(pointer);
+    let number = |name: &&str| {
+        Some((
+            (*name).to_owned(),
+            of?.get(*name).filter(|value| value.is_number())?.clone(),
+        ))
+    };
+    kept.iter().filter_map(number).collect()
 }
 
 fn console_text(params: &Value) -> String {
