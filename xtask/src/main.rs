@@ -78,6 +78,8 @@ enum Benchmark {
     Levels(bench::LevelsOptions),
     /// What rules of monitoring cost the processes that hold sandboxes
     Monitoring(bench::MonitoringOptions),
+    /// What a session of a browser takes until it can be driven, what navigations take, and what ten hold
+    Browser(bench::BrowserOptions),
     /// A program that takes part in `egress`
     #[command(hide = true)]
     EgressPart {
@@ -106,6 +108,9 @@ fn main() -> ExitCode {
         Task::Bench {
             benchmark: Benchmark::Levels(options),
         } => bench::run_levels(&options),
+        Task::Bench {
+            benchmark: Benchmark::Browser(options),
+        } => bench::run_browser(&options),
         Task::Bench {
             benchmark: Benchmark::Api(options),
         } => bench::run_api(&options),

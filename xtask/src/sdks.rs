@@ -23,7 +23,7 @@ struct Sdk {
 
 /// Servers have been broken by what changed between releases, so old ones are tried as well: those that still make and
 /// connect to sandboxes by the first version of these calls.
-const SDKS: [Sdk; 14] = [
+const SDKS: [Sdk; 15] = [
     Sdk {
         name: "python",
         packages: &["e2b"],
@@ -87,6 +87,12 @@ const SDKS: [Sdk; 14] = [
         name: "puppeteer-25.16.0",
         packages: &["puppeteer-core@25.16.0"],
         inside: "node_modules/puppeteer-core",
+    },
+    // What reads the network log of a browser, by its format's schema.
+    Sdk {
+        name: "har-validator-5.1.5",
+        packages: &["har-validator@5.1.5"],
+        inside: "node_modules/har-validator",
     },
     // A server of S3, for volumes that have a bucket.
     Sdk {

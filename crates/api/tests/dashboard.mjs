@@ -5,8 +5,8 @@ import assert from 'node:assert/strict';
 globalThis.document = { addEventListener() {} };
 const folder = process.argv[2];
 const load = (name) => import(`${folder}/${name}`);
-const [dom, inside, plot, create, network, ports, checkpoints, machine, changes, processes, browsers] = await Promise.all(
-  ['dom.js', 'inside.js', 'plot.js', 'views/create.js', 'views/network.js', 'views/ports.js', 'views/checkpoints.js', 'views/machine.js', 'changes.js', 'views/processes.js', 'views/browsers.js'].map(load));
+const [dom, inside, plot, create, network, ports, checkpoints, machine, changes, processes, browsers, recording] = await Promise.all(
+  ['dom.js', 'inside.js', 'plot.js', 'views/create.js', 'views/network.js', 'views/ports.js', 'views/checkpoints.js', 'views/machine.js', 'changes.js', 'views/processes.js', 'views/browsers.js', 'views/recording.js'].map(load));
 
 // Nothing that is hidden stays hidden, and nothing else changes.
 for (const [given, expected] of [
@@ -63,6 +63,13 @@ assert.equal(browsers.addressOf(token, { protocol: 'http:', host: '127.0.0.1:300
 assert.equal(browsers.lineOf({ method: 'Network.requestWillBeSent', params: { method: 'GET', url: 'http://a/' } }), 'GET http://a/');
 assert.equal(browsers.lineOf({ method: 'Runtime.consoleAPICalled', params: { type: 'log' } }), 'console.log: ');
 assert.equal(browsers.lineOf({ method: 'other', params: null }), null);
+
+// Pictures of a recording: what is none is passed over, and nobody waits for long.
+const frames = recording.framesOf({ frames: [{ timestamp: 1, data: 'a' }, { timestamp: 'x', data: 'a' }, { timestamp: 201, data: 7 }, { timestamp: 301, data: 'b' }, { timestamp: 99999, data: 'c' }] });
+assert.deepEqual(frames.map(({ data }) => data), ['a', 'b', 'c']);
+assert.deepEqual([0, 1, 2].map((place) => recording.pauseAfter(frames, place)), [300, 1000, 0]);
+assert.equal(recording.pauseAfter([{ timestamp: 9 }, { timestamp: 1 }], 0), 0);
+assert.deepEqual(recording.framesOf({}), []);
 
 assert.deepEqual(machine.counts('# HELP\noffleash_sandboxes{state="paused"} 3\noffleash_other 4\n'), [['that are paused', '3']]);
 

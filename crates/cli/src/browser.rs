@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use offleash_api::client::{Client, encoded};
 use offleash_core::error::ErrorKind;
+use offleash_core::network::upstream_proxy::{ProxyError, ProxySource};
 use offleash_core::text::Text;
 use offleash_daemon::Viewport;
 use serde_json::{Value, json};
@@ -23,6 +24,7 @@ pub(crate) fn browser(command: &BrowserCommand, state: Option<&Path>) -> Result<
         BrowserCommand::Url(which) => url(&client, &which.id),
         BrowserCommand::Release(which) => release(&client, &which.ids),
         BrowserCommand::Logs(which) => logs(&client, &which.id),
+        BrowserCommand::Har(which) => har(&client, &which.id),
         BrowserCommand::Contexts(how) => contexts(&client, how),
         BrowserCommand::Forget(which) => forget(&client, &which.names),
     }
@@ -50,6 +52,7 @@ fn create(client: &Client, arguments: &BrowserCreateArgs) -> Result<ExitCode, Fa
         "timezone": arguments.timezone,
         "allow": arguments.allow,
         "deny": arguments.deny_host,
+        "proxyUrl": arguments.proxy.as_deref().map(proxy_url).transpose()?,
         "limits": { "memory_mib": arguments.memory_mib },
         "userMetadata": assignments("--label", &arguments.label)?,
     });
@@ -58,6 +61,21 @@ fn create(client: &Client, arguments: &BrowserCreateArgs) -> Result<ExitCode, Fa
         return print_json(&made);
     }
     print_line(&text(&made, "connectUrl"))
+}
+
+/// The URL of a proxy, from wherever it is.
+fn proxy_url(given: &str) -> Result<String, Failure> {
+    let failed = |why: String| Failure::new(format!("--proxy: {why}"));
+    let source: ProxySource = given.parse().map_err(|error: ProxyError| failed(error.to_string()))?;
+    let url = match &source {
+        ProxySource::Url(_) => given.to_owned(),
+        ProxySource::Variable(name) => std::env::var(name).map_err(|error| failed(format!("{source}: {error}")))?,
+        ProxySource::File(path) => {
+            std::fs::read_to_string(path).map_err(|error| failed(format!("{source}: {error}")))?
+        }
+        ProxySource::Environment => return Err(failed("name a proxy, a variable or a file".to_owned())),
+    };
+    Ok(url.trim().to_owned())
 }
 
 /// Makes a context, unless there is one of that name.
@@ -128,6 +146,10 @@ fn logs(client: &Client, id: &str) -> Result<ExitCode, Failure> {
         terminal::print(&line)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn har(client: &Client, id: &str) -> Result<ExitCode, Failure> {
+    print_json(&client.get(&format!("/v1/sessions/{}/har", encoded(id)))?)
 }
 
 fn contexts(client: &Client, how: &BrowserListArgs) -> Result<ExitCode, Failure> {

@@ -19,6 +19,8 @@ mod bodies;
 mod browsers;
 #[path = "api/chromium.rs"]
 mod chromium;
+#[path = "api/chromium_harm.rs"]
+mod chromium_harm;
 #[path = "api/client.rs"]
 mod client;
 #[path = "api/contexts.rs"]
@@ -63,5 +65,7 @@ mod templates;
 mod tools;
 #[path = "api/verbs.rs"]
 mod verbs;
+#[path = "api/waiting_browsers.rs"]
+mod waiting_browsers;
 #[path = "api/words.rs"]
 mod words;

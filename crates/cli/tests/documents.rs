@@ -65,7 +65,7 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 104] = [
+const COMMANDS: [&[&str]; 105] = [
     &[],
     &["run"],
     &["diff"],
@@ -105,6 +105,7 @@ const COMMANDS: [&[&str]; 104] = [
     &["browser", "url"],
     &["browser", "release"],
     &["browser", "logs"],
+    &["browser", "har"],
     &["browser", "contexts"],
     &["browser", "forget"],
     &["desktop"],

@@ -18,6 +18,7 @@ use crate::launch::Process;
 use crate::pool::ReadyPool;
 use crate::putting_away::SandboxKeeper;
 use crate::registry::{Registry, SandboxRow, SandboxState};
+use crate::request::BROWSER_LABEL;
 use crate::sandboxes::{SandboxEntry, SandboxTurn};
 use crate::secrets::SecretStore;
 use crate::snapshots::CheckpointStore;
@@ -199,6 +200,10 @@ impl SandboxAdoption {
             }
         }
         if entry.key_id().is_none() {
+            if entry.read(|facts| facts.row().metadata.contains_key(BROWSER_LABEL)) {
+                // A browser that waited is known to the daemon that started it alone.
+                return false;
+            }
             self.pool.adopt(Arc::clone(entry), &entry.origin());
         }
         true

@@ -87,6 +87,10 @@ pub struct DaemonConfig {
     pub volumes: VolumesConfig,
     /// The browser of sessions, program and arguments; the first that is found if empty.
     pub browser_command: Vec<String>,
+    /// The SOCKS 5 proxies that keys may name, `HOST:PORT`; any that is public if `None`.
+    pub egress_proxies: Option<Vec<String>>,
+    /// Browsers that wait for sessions.
+    pub browser_pool: usize,
     /// Whoever is told how their builds go on.
     pub build_watcher: Option<Arc<dyn BuildWatcher>>,
 }
@@ -330,6 +334,8 @@ impl Default for DaemonConfig {
             images: ImagesConfig::default(),
             volumes: VolumesConfig::default(),
             browser_command: Vec::new(),
+            egress_proxies: None,
+            browser_pool: 0,
             build_watcher: None,
         }
     }

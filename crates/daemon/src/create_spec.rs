@@ -140,7 +140,13 @@ impl CreateSpec {
     /// Whether it asks for nothing that members of the warm pool have not.
     pub(crate) fn is_usual(&self, config: &DaemonConfig) -> bool {
         self.specification.limits == config.default_limits
-            && self.held.can_wait()
+            && self.is_plain(config)
+            && !(self.is_late() && self.has_context(config))
+    }
+
+    /// Whether it asks for nothing, but for its limits, that sandboxes that were made ahead have not.
+    pub(crate) fn is_plain(&self, config: &DaemonConfig) -> bool {
+        self.held.can_wait()
             && self.specification.snapshot.is_none()
             && !self.specification.allow_ptrace
             && self
@@ -149,7 +155,6 @@ impl CreateSpec {
                 .is_none_or(|asked| asked == config.level.unwrap_or(Level::Process))
             && self.specification.volumes.is_empty()
             && self.specification.tools.is_empty()
-            && !(self.is_late() && self.has_context(config))
     }
 
     /// Whether it has variables that an interpreter would have had to be started with.

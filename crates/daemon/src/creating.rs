@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::admission::AdmissionControl;
+use crate::browser_pool::BrowserPool;
 use crate::caller::Caller;
 use crate::config::DaemonConfig;
 use crate::create_spec::CreateSpec;
@@ -16,7 +17,7 @@ use crate::jobs::CallerPresence;
 use crate::making::SandboxMaker;
 use crate::pool::ReadyPool;
 use crate::random;
-use crate::request::CreateRequest;
+use crate::request::{BROWSER_LABEL, CreateRequest};
 use crate::sandbox_sources::SandboxSources;
 use crate::sandboxes::{Reservation, SandboxEntry};
 use crate::starting::StartRunner;
@@ -25,6 +26,14 @@ use crate::view::SandboxView;
 
 /// How long the answer to a request is waited for that the same request, repeated, is in the middle of.
 const REPEATED_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Browsers that wait, for a session that may have one.
+#[derive(Debug, Clone)]
+pub(crate) struct BrowserHandOut {
+    pub(crate) pool: Arc<BrowserPool>,
+    /// The label of a sandbox whose browser waited.
+    pub(crate) label: String,
+}
 
 /// Creates sandboxes for callers.
 #[derive(Debug)]
@@ -68,7 +77,20 @@ impl SandboxCreator {
     pub(crate) async fn create(
         self: &Arc<Self>,
         caller: &Caller,
+        request: CreateRequest,
+    ) -> Result<SandboxView, DaemonError> {
+        self.create_session(caller, request, None).await
+    }
+
+    /// As [`Self::create`]; a sandbox in which a browser waits is handed out where there is one like what is asked for.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub(crate) async fn create_session(
+        self: &Arc<Self>,
+        caller: &Caller,
         mut request: CreateRequest,
+        browser: Option<BrowserHandOut>,
     ) -> Result<SandboxView, DaemonError> {
         if self.core.jobs.is_draining() {
             return Err(DaemonError::Draining);
@@ -99,7 +121,11 @@ impl SandboxCreator {
         let listener = CallerPresence::default();
         let (creator, listens) = (Arc::clone(self), listener.is_there());
         let created = self.core.jobs.detached(async move {
-            let created = creator.find_or_make(&spec).await;
+            let mut spec = spec;
+            let created = match browser {
+                Some(browser) => creator.find_browser_or_make(&mut spec, browser).await,
+                None => creator.find_or_make(&spec).await,
+            };
             let entry = created.inspect_err(|_| creator.maker.count_failed())?;
             // Nobody knows its id but who could ask again with the same key.
             if listens.load(Ordering::Acquire) || spec.request.idempotency_key.is_some() {
@@ -113,6 +139,28 @@ impl SandboxCreator {
         created
     }
 
+    async fn find_browser_or_make(
+        &self,
+        spec: &mut CreateSpec,
+        browser: BrowserHandOut,
+    ) -> Result<Arc<SandboxEntry>, DaemonError> {
+        if spec.is_plain(&self.config) {
+            self.admission.check()?;
+            let (origin, limits) = (spec.origin(), spec.specification.limits);
+            let metadata = &mut spec.request.metadata;
+            let cold = metadata.insert(BROWSER_LABEL.to_owned(), browser.label);
+            let take = || browser.pool.take(&origin, &limits);
+            if let Some(Reservation::Now(entry)) = self.hand_out(spec, take).await? {
+                self.maker.count_warm();
+                return self.finish(entry, spec).await;
+            }
+            spec.request
+                .metadata
+                .extend(cold.map(|label| (BROWSER_LABEL.to_owned(), label)));
+        }
+        self.find_or_make(spec).await
+    }
+
     async fn find_or_make(&self, spec: &CreateSpec) -> Result<Arc<SandboxEntry>, DaemonError> {
         let is_usual = spec.is_usual(&self.config);
         if is_usual {
@@ -120,7 +168,10 @@ impl SandboxCreator {
         }
         self.admission.check()?;
         let ready = match is_usual {
-            true => self.hand_out(spec).await?,
+            true => {
+                let origin = spec.origin();
+                self.hand_out(spec, || self.pool.take(&origin)).await?
+            }
             false => None,
         };
         let entry = match ready {
@@ -134,6 +185,11 @@ impl SandboxCreator {
                 Reservation::Now(entry) => entry,
             },
         };
+        self.finish(entry, spec).await
+    }
+
+    /// What follows when there is a sandbox for a caller.
+    async fn finish(&self, entry: Arc<SandboxEntry>, spec: &CreateSpec) -> Result<Arc<SandboxEntry>, DaemonError> {
         self.maker.settle(&entry, spec);
         if let Some(template) = spec.held.template() {
             let command = &template.record().start;
@@ -152,12 +208,15 @@ impl SandboxCreator {
         Ok(entry)
     }
 
-    /// Hands out a member of the pool, if there is one.
-    async fn hand_out(&self, spec: &CreateSpec) -> Result<Option<Reservation>, DaemonError> {
-        let origin = spec.origin();
+    /// Hands out the member of a pool that `take` takes out of it, if there is one.
+    async fn hand_out(
+        &self,
+        spec: &CreateSpec,
+        take: impl FnOnce() -> Option<Arc<SandboxEntry>>,
+    ) -> Result<Option<Reservation>, DaemonError> {
         let claim = spec.claim(&self.config);
         let reserved = self.core.sandboxes.reserve_ready(&claim, || {
-            let entry = self.pool.take(&origin)?;
+            let entry = take()?;
             let request = &spec.request;
             entry.promise_to(&spec.caller.key_id, request.idempotency_key.as_ref(), &request.metadata);
             Some(entry)

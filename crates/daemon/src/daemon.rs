@@ -30,7 +30,8 @@ use tokio::sync::Semaphore;
 use crate::admission::AdmissionControl;
 use crate::adoption::SandboxAdoption;
 use crate::alerts::AlertKeeper;
-use crate::browsers::BrowserService;
+use crate::browser_pool::BrowserPool;
+use crate::browsers::{BrowserService, BrowserSources};
 use crate::built_templates::BuiltTemplates;
 use crate::caller::Caller;
 use crate::carrying::ContextCarrier;
@@ -141,6 +142,7 @@ impl Daemon {
         services.sampler.start();
         services.browsers.adopt().await;
         services.desktops.adopt().await;
+        services.browsers.start_pool();
         services.webhooks.start();
         Ok(Self {
             services: Arc::new(services),
@@ -168,7 +170,7 @@ impl Daemon {
     pub fn counts(&self) -> SandboxCounts {
         let (counts, tally) = (self.services.core.sandboxes.counts(), self.services.maker.tally());
         // What is nobody's and runs is not yet, or no longer, to be handed out, if it is not in the pool.
-        let waiting = self.waiting().into_iter().map(|(_, count)| count).sum();
+        let waiting = self.waiting().into_iter().map(|(_, count)| count).sum::<usize>() + self.waiting_browsers();
         SandboxCounts {
             pooled: counts.pooled.min(waiting),
             changing: counts.changing + counts.pooled.saturating_sub(waiting),
@@ -192,6 +194,11 @@ impl Daemon {
     /// How many sandboxes of each template wait to be handed out.
     pub fn waiting(&self) -> Vec<(String, usize)> {
         self.services.pool.waiting()
+    }
+
+    /// How many browsers wait for a session.
+    pub fn waiting_browsers(&self) -> usize {
+        self.services.browsers.waiting()
     }
 
     /// The templates of which an interpreter is ready to be copied into new sandboxes, once no sandbox of them waits any
@@ -227,6 +234,7 @@ impl Daemon {
                 .ender
                 .end_in_background(&entry, EndCause::killed("the daemon ended"));
         }
+        services.browsers.end_pool();
         core.jobs.all_done().await;
         services.zygotes.let_go();
         services.supervisors.close();
@@ -272,6 +280,7 @@ impl DaemonServices {
         let state = core.host.state().path().to_owned();
         let admission = Arc::new(AdmissionControl::new(config.admission, state));
         let pool = Arc::new(ReadyPool::new(config.pool.clone()));
+        let browser_pool = Arc::new(BrowserPool::new(config.browser_pool));
         let supervisors = Arc::new(SupervisorPool::default());
         let contexts = Arc::new(ContextTable::new(Arc::clone(&core.host)));
         let leftovers = Arc::new(LeftoverRemover::new(Arc::clone(&core.host), Arc::clone(&core.registry)));
@@ -314,6 +323,7 @@ impl DaemonServices {
             Arc::clone(&templates),
             Arc::clone(&core.sandboxes),
             Arc::clone(&pool),
+            Arc::clone(&browser_pool),
             Arc::clone(&zygotes),
             Arc::clone(&ender),
         ));
@@ -439,6 +449,12 @@ impl DaemonServices {
         let browsers = Arc::new(BrowserService::new(
             core.clone(),
             Arc::clone(&config),
+            BrowserSources {
+                templates: Arc::clone(&templates),
+                maker: Arc::clone(&maker),
+                admission: Arc::clone(&admission),
+                pool: browser_pool,
+            },
             Arc::clone(&creator),
             Arc::clone(&ender),
         ));

@@ -23,6 +23,24 @@ pub(crate) fn order(settings: &NetworkSettings) -> Result<WayOutOrder, DaemonErr
     })
 }
 
+/// That whoever asks may name the proxy: a key names what the owner of the machine says, where that is said.
+///
+/// # Errors
+/// `NotAllowed`.
+pub(crate) fn check_named(settings: &NetworkSettings, allowed: Option<&[String]>) -> Result<(), DaemonError> {
+    let (Some(proxy), Some(allowed)) = (&settings.egress_proxy, allowed) else {
+        return Ok(());
+    };
+    let is_named = allowed.iter().any(|one| one.eq_ignore_ascii_case(&proxy.address));
+    match is_named || settings.named_by_owner {
+        true => Ok(()),
+        false => Err(DaemonError::NotAllowed {
+            what: "this egress proxy",
+            setting: "sandboxes.egress_proxies",
+        }),
+    }
+}
+
 /// The servers for names, all of which are public; the gateway looks again, when it knows the machine's own addresses.
 fn dns_servers(list: &[String]) -> Result<Vec<String>, DaemonError> {
     let invalid = |why: String| DaemonError::invalid("dnsServers", why);
@@ -66,6 +84,28 @@ fn check_public(address: IpAddr) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_name_proxies_that_the_owner_lists_where_he_lists_any() {
+        let with = |named_by_owner: bool| NetworkSettings {
+            egress_proxy: Some(EgressProxy {
+                address: "Proxy.example:1080".to_owned(),
+                ..EgressProxy::default()
+            }),
+            named_by_owner,
+            ..NetworkSettings::default()
+        };
+        let (listed, other) = (["proxy.example:1080".to_owned()], ["proxy.example:1081".to_owned()]);
+        for allowed in [None, Some(&listed[..])] {
+            check_named(&with(false), allowed).unwrap();
+        }
+        for allowed in [&other[..], &[]] {
+            let refused = check_named(&with(false), Some(allowed));
+            assert!(matches!(refused, Err(DaemonError::NotAllowed { .. })));
+            check_named(&with(true), Some(allowed)).unwrap();
+            check_named(&NetworkSettings::default(), Some(allowed)).unwrap();
+        }
+    }
 
     #[test]
     fn servers_on_the_way_are_public_and_can_be_asked() {

@@ -10,6 +10,7 @@ mod adoption;
 mod alerts;
 mod allowed_hosts;
 mod approvals;
+mod browser_pool;
 mod browsers;
 mod built_templates;
 mod caller;

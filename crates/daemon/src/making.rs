@@ -35,7 +35,7 @@ use crate::network;
 use crate::origin::{TemplateOrigin, image_name};
 use crate::random;
 use crate::registry::{Change, SandboxState};
-use crate::request::NetworkSettings;
+use crate::request::{BROWSER_LABEL, NetworkSettings};
 use crate::sandboxes::{SandboxEntry, SandboxTurn};
 use crate::secret_use;
 use crate::secrets::SecretStore;
@@ -191,6 +191,32 @@ impl SandboxMaker {
         if let Some(imports) = imports {
             self.prepare(&entry, &imports).await;
         }
+        drop(turn);
+        Ok(entry)
+    }
+
+    /// Makes a sandbox of `origin` as it is now, in which a browser is to wait.
+    ///
+    /// # Errors
+    /// Why there is none; `Draining`.
+    pub(crate) async fn make_for_browser(
+        &self,
+        origin: &TemplateOrigin,
+        limits: SandboxLimits,
+    ) -> Result<Arc<SandboxEntry>, DaemonError> {
+        let specification = Specification {
+            build: origin.build.clone(),
+            limits,
+            ..Specification::usual(&self.config)
+        };
+        let id = random::sandbox_id()?;
+        let mut row = specification.new_row(id.as_str(), &origin.template);
+        // By this the next daemon knows that it is none of the pool's other members.
+        row.metadata.insert(BROWSER_LABEL.to_owned(), String::new());
+        let entry = Arc::new(SandboxEntry::new(id, row, specification));
+        let turn = entry.turn().await;
+        self.core.sandboxes.insert(Arc::clone(&entry));
+        self.make(&entry, None, false, &turn).await?;
         drop(turn);
         Ok(entry)
     }

@@ -11,6 +11,7 @@ use offleash_supervisor::clock::now_ms;
 use serde::{Deserialize, Serialize};
 
 use crate::config::DaemonConfig;
+use crate::egress_route;
 use crate::error::DaemonError;
 use crate::lifecycle::Lifecycle;
 use crate::network;
@@ -82,6 +83,7 @@ impl Specification {
         check_env(&request.env)?;
         check_idempotency_key(request.idempotency_key.as_deref())?;
         network::check(&request.network)?;
+        egress_route::check_named(&request.network, config.egress_proxies.as_deref())?;
         Ok(Self {
             env: request.env.clone(),
             network: request.network.clone(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use offleash_core::template::TemplateName;
 use tokio::time::{Instant, sleep};
 
+use crate::browser_pool::{BrowserPool, ClosedBrowsers};
 use crate::ending::SandboxEnder;
 use crate::error::DaemonError;
 use crate::history::EndCause;
@@ -24,6 +25,7 @@ pub(crate) struct TemplateRemover {
     templates: Arc<TemplateStore>,
     sandboxes: Arc<SandboxTable>,
     pool: Arc<ReadyPool>,
+    browsers: Arc<BrowserPool>,
     zygotes: Arc<ZygotePool>,
     ender: Arc<SandboxEnder>,
 }
@@ -33,6 +35,7 @@ impl TemplateRemover {
         templates: Arc<TemplateStore>,
         sandboxes: Arc<SandboxTable>,
         pool: Arc<ReadyPool>,
+        browsers: Arc<BrowserPool>,
         zygotes: Arc<ZygotePool>,
         ender: Arc<SandboxEnder>,
     ) -> Self {
@@ -40,6 +43,7 @@ impl TemplateRemover {
             templates,
             sandboxes,
             pool,
+            browsers,
             zygotes,
             ender,
         }
@@ -66,9 +70,11 @@ impl TemplateRemover {
             .any(|entry| entry.read(|facts| facts.row().template == name.as_str() && is_such(facts.owner())))
     }
 
-    /// Ends what the pool has of a template, which has no more of it as long as the answer lives.
-    async fn without_pool(&self, name: &TemplateName) -> ClosedQueue<'_> {
-        let (closed, members) = self.pool.close(name.as_str());
+    /// Ends what the pools have of a template, which have no more of it as long as the answer lives.
+    async fn without_pool(&self, name: &TemplateName) -> (ClosedQueue<'_>, ClosedBrowsers<'_>) {
+        let (closed, mut members) = self.pool.close(name.as_str());
+        let (without_browsers, waiting) = self.browsers.close(name.as_str());
+        members.extend(waiting);
         self.zygotes.close(name.as_str()).await;
         for entry in members {
             self.ender
@@ -79,6 +85,6 @@ impl TemplateRemover {
         while self.is_used(name, |owner| owner.is_none()) && Instant::now() < until {
             sleep(POOL_END_LOOK).await;
         }
-        closed
+        (closed, without_browsers)
     }
 }

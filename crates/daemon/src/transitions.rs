@@ -14,6 +14,7 @@ use crate::admission::AdmissionControl;
 use crate::caller::Caller;
 use crate::config::DaemonConfig;
 use crate::daemon_core::DaemonCore;
+use crate::egress_route;
 use crate::ending::SandboxEnder;
 use crate::error::DaemonError;
 use crate::history::{EndCause, EventNote, who};
@@ -237,6 +238,7 @@ impl SandboxChanger {
             ..network
         };
         network::check(&network)?;
+        egress_route::check_named(&network, self.config.egress_proxies.as_deref())?;
         let (entry, changer) = (self.core.sandboxes.find(caller, id)?, Arc::clone(self));
         // Secrets are those of whoever has the sandbox, whoever asks.
         let (order, told) = self

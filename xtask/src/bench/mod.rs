@@ -5,6 +5,7 @@
 //! carry over. A benchmark and never a test: nothing here fails because a machine is slow.
 
 mod api;
+mod browser;
 mod contender;
 mod egress;
 mod helper;
@@ -30,6 +31,7 @@ use report::{Machine, Report, Skipped, Timing};
 use sample::{Sample, Series};
 
 pub(crate) use api::{ApiOptions, run as run_api};
+pub(crate) use browser::{BrowserOptions, run as run_browser};
 pub(crate) use egress::{EgressOptions, Part, run as run_egress, take_part};
 pub(crate) use helper::serve as serve_helper;
 pub(crate) use interpreter::{InterpreterOptions, run as run_interpreter};

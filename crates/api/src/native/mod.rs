@@ -28,7 +28,7 @@ pub(crate) use self::reached::ReachedAnswer;
 pub(crate) use self::server::AuditVerificationAnswer;
 pub(crate) use self::sessions::{
     BrowserContextAnswer, BrowserContextList, NewBrowserContext, NewSession, ReleaseAnswer, SessionAnswer,
-    SessionDebug, SessionList, SessionLogs, SessionRecording, SessionUpdate,
+    SessionDebug, SessionHar, SessionList, SessionLogs, SessionRecording, SessionUpdate,
 };
 pub(crate) use self::shapes::{
     AuditAnswer, ForkList, KeyList, MadeKey, NameAnswer, NewCommand, NewForks, NewKey, NewPolicy, NewRun, NewSandbox,

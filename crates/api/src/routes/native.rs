@@ -15,10 +15,10 @@ use crate::native::{
     NewCheckpoint, NewCommand, NewContext, NewDefaultCell, NewDesktop, NewForks, NewImport, NewKey, NewPolicy, NewRun,
     NewSandbox, NewSession, NewSnapshot, NewVolume, OverviewAnswer, PauseBody, PolicyAnswer, ProcessesAnswer,
     ReachedAnswer, ReleaseAnswer, RestoreBody, ResumeBody, RunList, RunResult, SandboxAnswer, SandboxList,
-    SandboxUsage, SessionAnswer, SessionDebug, SessionList, SessionLogs, SessionRecording, SessionUpdate, SignalBody,
-    SnapshotAnswer, SnapshotList, SyncAnswer, SyncBody, UsageAnswer, VersionAnswer, VolumeAnswer, VolumeList, cells,
-    changes, contexts, desktops, keys, overview, processes, reached, run, sandboxes, server, sessions, snapshots,
-    templates, tools, volumes,
+    SandboxUsage, SessionAnswer, SessionDebug, SessionHar, SessionList, SessionLogs, SessionRecording, SessionUpdate,
+    SignalBody, SnapshotAnswer, SnapshotList, SyncAnswer, SyncBody, UsageAnswer, VersionAnswer, VolumeAnswer,
+    VolumeList, cells, changes, contexts, desktops, keys, overview, processes, reached, run, sandboxes, server,
+    sessions, snapshots, templates, tools, volumes,
 };
 
 /// No body is read.
@@ -89,7 +89,7 @@ const REVOKE: QueryDocs = &[(
     "`true` has the key's sandboxes ended, too, within seconds; the id may be that of a key that was removed before",
 )];
 
-pub(super) static ROUTES: [RouteEntry; 85] = [
+pub(super) static ROUTES: [RouteEntry; 86] = [
     RouteEntry {
         operation: "OpenApi",
         method: Method::GET,
@@ -374,6 +374,10 @@ pub(super) static ROUTES: [RouteEntry; 85] = [
         "Tells the requests, answers and the console of a session.",
         Some(answers(200).with::<SessionLogs>()),
         |call| Box::pin(sessions::logs(call.asked, call.first()))),
+    route!("SessionHar", GET "/v1/sessions/{id}/har", READ, NO_BODY,
+        "Tells the requests of a session as HAR 1.2, without bodies, cookies and credentials.",
+        Some(answers(200).with::<SessionHar>()),
+        |call| Box::pin(sessions::har(call.asked, call.first()))),
     route!("SessionRecording", GET "/v1/sessions/{id}/recording", READ, NO_BODY,
         "Shows the pictures of a session's pages, if they were to be kept.",
         Some(answers(200).with::<SessionRecording>()),

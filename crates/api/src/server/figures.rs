@@ -85,6 +85,12 @@ pub(super) fn families(daemon: &Daemon, clients: &ClientSlots, lost: &LostSignal
         "Sandboxes that can be handed out at once, by template.",
         labelled("template", waiting.map(|(template, count)| (template, whole(count)))),
     ));
+    all.push(gauge(
+        ("offleash.pool.browsers", "offleash_pool_browsers"),
+        "{browser}",
+        "Browsers that can be handed out to sessions at once.",
+        plain(MetricNumber::Whole(whole(daemon.waiting_browsers()))),
+    ));
     let from = [("pool", counts.created_warm), ("scratch", fresh)];
     all.push(counter(
         ("offleash.creates", "offleash_creates_total"),

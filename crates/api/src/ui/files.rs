@@ -83,6 +83,7 @@ files![
     "views/network.js",
     "views/ports.js",
     "views/processes.js",
+    "views/recording.js",
     "views/runs.js",
     "views/sandbox.js",
     "views/sandboxes.js",

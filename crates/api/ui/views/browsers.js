@@ -3,8 +3,9 @@
 // What a browser says is hostile: pictures are drawn, and all else becomes text.
 
 import { get, may, part, post } from '../api.js';
-import { ask, button, clock, facts, field, h, named, notify, replace, say, table } from '../dom.js';
+import { ask, button, clock, facts, field, h, named, notify, replace, save, say, table } from '../dom.js';
 import { words } from './create.js';
+import { recordingOf } from './recording.js';
 
 const MAX_LINES = 200;
 const MAX_PAGES = 50;
@@ -206,10 +207,17 @@ async function sessionView(context, id) {
       ['Context', session.contextId ?? 'none'],
       ['Template', named(session.template)],
       ['Isolated by', session.level],
+      ['Began', session.fromPool ? 'with a browser that waited' : 'with a browser of its own'],
+      session.proxy && ['Proxy', named(session.proxy)],
       session.browserSandbox !== undefined && ['The browser’s own sandbox', session.browserSandbox ? 'kept' : 'not here'],
     ]),
     seen,
-    h('h2', {}, 'What it did'), log,
+    session.recordSession && recordingOf(context, path),
+    h('div', { class: 'tools' }, h('h2', { class: 'grow' }, 'What it did'), button('Save HAR', async () => {
+      const har = await get(`${path}/har`, { signal: context.signal });
+      save(new Blob([JSON.stringify(har, null, 1)], { type: 'application/json' }), `${session.id}.har`);
+    })),
+    log,
   ];
 }
 

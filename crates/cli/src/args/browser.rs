@@ -15,6 +15,8 @@ pub(crate) enum BrowserCommand {
     Release(BrowserIdsArgs),
     /// Print what the browser of a session requested, was answered and wrote to its console, as JSON lines.
     Logs(BrowserIdArgs),
+    /// Print the requests of a session as HAR 1.2, without bodies, cookies and credentials.
+    Har(BrowserIdArgs),
     /// List contexts: what browsers keep between sessions.
     Contexts(BrowserListArgs),
     /// Remove contexts that no session saves to.
@@ -38,6 +40,10 @@ pub(crate) struct BrowserCreateArgs {
     /// Let pages not reach an address or a network.
     #[arg(long, value_name = "NETWORK")]
     pub(crate) deny_host: Vec<String>,
+    /// Reach what pages may reach through a proxy of SOCKS 5: `socks5://HOST:PORT`, or `env:VARIABLE` or `file:PATH`, where
+    /// its URL may have a name and a password.
+    #[arg(long, value_name = "PROXY")]
+    pub(crate) proxy: Option<String>,
     /// How long the session lasts, such as 90s, 5m or 2h. [default: the daemon's]
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<String>,

@@ -206,6 +206,8 @@ fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Wrong> 
         Some(word) => Some(word.parse().map_err(|error| Wrong::new("sandboxes.level", error))?),
     };
     set(&mut config.browser_command, sandboxes.browser_command.clone());
+    set(&mut config.browser_pool, sandboxes.browser_pool);
+    set(&mut config.egress_proxies, sandboxes.egress_proxies.clone().map(Some));
     config.runtime = sandboxes.runtime.as_deref().map(PathBuf::from);
     config.hypervisor = sandboxes.hypervisor.as_deref().map(PathBuf::from);
     config.acceleration = match sandboxes.acceleration.as_deref() {

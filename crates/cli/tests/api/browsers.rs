@@ -11,12 +11,12 @@ use crate::server::{QUIET, Server};
 use crate::support::processes::{eventually, program};
 use crate::support::skip;
 
-const FAKE: &str = include_str!("fake_browser.py");
+pub(crate) const FAKE: &str = include_str!("fake_browser.py");
 /// How many entries its flood has.
 const FLOOD: u64 = 1200;
 
 /// A server whose sessions have the browser above, unless there is no Python here.
-fn server() -> Option<Server> {
+pub(crate) fn server() -> Option<Server> {
     if program("python3").is_none() {
         skip("`python3` is missing");
         return None;
@@ -24,42 +24,42 @@ fn server() -> Option<Server> {
     Some(Server::start_with(&config(&["python3", "-c", FAKE]), &[]))
 }
 
-fn config(command: &[&str]) -> String {
+pub(crate) fn config(command: &[&str]) -> String {
     // A list of strings of JSON is one of TOML.
     format!("{QUIET}[sandboxes]\nbrowser_command = {}\n", json!(command))
 }
 
-fn create(server: &Server, key: &str, body: &Value) -> Value {
+pub(crate) fn create(server: &Server, key: &str, body: &Value) -> Value {
     let answer = server.ask(key, "POST /v1/sessions", &body.to_string());
     assert_eq!(answer.status, 201, "{answer:?}");
     answer.json()
 }
 
-fn get(server: &Server, key: &str, path: &str) -> Value {
+pub(crate) fn get(server: &Server, key: &str, path: &str) -> Value {
     let answer = server.ask(key, &format!("GET {path}"), "");
     assert_eq!(answer.status, 200, "{answer:?}");
     answer.json()
 }
 
-fn release(server: &Server, key: &str, id: &str) -> Value {
+pub(crate) fn release(server: &Server, key: &str, id: &str) -> Value {
     let answer = server.ask(key, &format!("POST /v1/sessions/{id}/release"), "");
     assert_eq!(answer.status, 200, "{answer:?}");
     answer.json()
 }
 
-fn id_of(session: &Value) -> String {
+pub(crate) fn id_of(session: &Value) -> String {
     session["id"].as_str().unwrap().to_owned()
 }
 
 /// The path of the address at which a session's browser is driven.
-fn path_of(session: &Value) -> String {
+pub(crate) fn path_of(session: &Value) -> String {
     let url = session["connectUrl"].as_str().unwrap();
     let (_, rest) = url.split_once("://").unwrap();
     rest[rest.find('/').unwrap()..].to_owned()
 }
 
 /// A client of a browser.
-struct Driver {
+pub(crate) struct Driver {
     stream: TcpStream,
     last_id: u64,
 }
@@ -82,13 +82,13 @@ fn upgrade(server: &Server, path: &str, more: &str) -> (Answer, TcpStream) {
 }
 
 impl Driver {
-    fn connect(server: &Server, session: &Value) -> Self {
+    pub(crate) fn connect(server: &Server, session: &Value) -> Self {
         let (answer, stream) = upgrade(server, &path_of(session), "");
         assert_eq!(answer.status, 101, "{answer:?}");
         Self { stream, last_id: 0 }
     }
 
-    fn send(&mut self, method: &str, params: &Value) {
+    pub(crate) fn send(&mut self, method: &str, params: &Value) {
         self.last_id += 1;
         let text = json!({ "id": self.last_id, "method": method, "params": params }).to_string();
         let length = u8::try_from(text.len()).ok().filter(|length| *length < 126).unwrap();
@@ -112,7 +112,7 @@ impl Driver {
         serde_json::from_slice(&exactly(usize::try_from(length).unwrap())).unwrap()
     }
 
-    fn call(&mut self, method: &str) -> Value {
+    pub(crate) fn call(&mut self, method: &str) -> Value {
         self.send(method, &json!({}));
         loop {
             let message = self.message();
@@ -172,6 +172,13 @@ fn a_session_is_driven_by_its_address_recorded_and_released() {
     assert_eq!(entries[0]["params"]["url"], "http://shop.test/");
     assert_eq!(entries[2]["params"]["text"], "\u{1b}[31m\u{202e}hostile");
     assert!(!json!(entries).to_string().contains("sesame"), "{entries:?}");
+    let har = get(&server, &key, &format!("/v1/sessions/{id}/har"));
+    let entry = &har["log"]["entries"][0];
+    assert_eq!(
+        (&entry["request"]["url"], &entry["response"]["_error"]),
+        (&json!("http://shop.test/"), &json!("net::ERR_NAME_NOT_RESOLVED"))
+    );
+    assert!(!har.to_string().contains("sesame"), "{har}");
     let frames = get(&server, &key, &format!("/v1/sessions/{id}/recording"));
     assert_eq!(frames["frames"][0]["data"], "aGk=");
     let debug = get(&server, &key, &format!("/v1/sessions/{id}/debug"));
@@ -234,7 +241,7 @@ fn a7_nobody_gets_to_a_browser_without_its_token() {
         ask(server.address, &format!("GET /_port/{id}/9222/json/version"), &[], "").status,
         403
     );
-    for route in ["", "/debug", "/logs", "/recording"] {
+    for route in ["", "/debug", "/logs", "/har", "/recording"] {
         server
             .ask(&other, &format!("GET /v1/sessions/{id}{route}"), "")
             .assert_refused(404);
@@ -507,6 +514,7 @@ fn the_command_line_makes_lists_and_releases_sessions() {
     assert!(!second.status.success());
     assert!(crate::support::stderr(&second).contains(&id));
     eventually("a log", || run(&["logs", &id]).contains("\\u202ehostile").then_some(()));
+    assert!(run(&["har", &id]).contains("\"version\": \"1.2\""));
     run(&["release", &id]);
     assert!(run(&["ls"]).contains("COMPLETED"));
     assert!(run(&["contexts"]).contains("mine"));

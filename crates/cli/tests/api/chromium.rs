@@ -17,7 +17,7 @@ const BROWSERS: [&str; 2] = ["/usr/bin/chromium", "/usr/bin/chromium-browser"];
 /// Serves the page that the driver visits, inside the sandbox of the session: no network is needed for it.
 const SITE: &str = include_str!("chromium_site.py");
 
-fn has_chromium() -> bool {
+pub(crate) fn has_chromium() -> bool {
     let found = BROWSERS.iter().any(|path| Path::new(path).exists());
     if !found {
         skip("chromium is not installed");
@@ -69,6 +69,11 @@ fn driven(kit: &Path, script: &str, what: &str) {
         if visit == "first" && what == "attack" {
             // What it downloaded is a file of the sandbox. Playwright has downloads put where it looks for them itself.
             assert_eq!(run(&server, &key, id, "cat /home/user/Downloads/*"), "the file");
+        }
+        if visit == "first" {
+            let har = server.ask(&key, &format!("GET /v1/sessions/{id}/har"), "").body;
+            assert!(!har.contains("sesame"), "{har}");
+            std::fs::write(place.join("first.har"), har).unwrap();
         }
         let logged = server.ask(&key, &format!("GET /v1/sessions/{id}/logs"), "").body;
         assert!(

@@ -15,7 +15,9 @@ document.querySelector('form').addEventListener('submit', (event) => {
 
 class Site(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        self.send_response(200)
+        self.send_response(302 if self.path == "/moved" else 200)
+        if self.path == "/moved":
+            self.send_header("Location", "/frame")
         if self.path == "/login":
             # One that ends with the browser, and one that does not.
             self.send_header("Set-Cookie", "login=sesame")

@@ -76,6 +76,30 @@ async function create(name) {
   await heading(name);
 }
 
+/** A session that has ended is looked at: its pictures are played, one of which is none, and its requests are saved. */
+async function recording() {
+  const at = Date.now();
+  const data = (await page.screenshot({ type: 'jpeg', quality: 20 })).toString('base64');
+  const answer = (what, json) => page.route(`**/v1/sessions/recorded${what}`, (route) => route.fulfill({ json }));
+  await answer('', { id: 'recorded', status: 'COMPLETED', startedAt: new Date(at).toISOString(), expiresAt: new Date(at).toISOString(), recordSession: true, template: '<b>t</b>', level: 'process' });
+  await answer('/logs', { logs: [{ timestamp: at, pageId: 'p', method: 'Runtime.consoleAPICalled', params: { type: 'log', text: '<img src=x onerror=alert(1)>' } }] });
+  await answer('/recording', { frames: [{ timestamp: at, pageId: 'p', data }, { timestamp: at + 50, pageId: 'p', data: 'PHNjcmlwdD4=' }, { timestamp: at + 90, pageId: 'p', data }] });
+  await answer('/har', { log: { version: '1.2', entries: [] } });
+  await page.goto(`${base}/ui/#/browsers/recorded`);
+  await page.getByText('console.log: <img src=x onerror=alert(1)>').waitFor();
+  await page.getByRole('button', { name: 'Show recording' }).click();
+  await page.getByText('Picture 1 of 3').waitFor();
+  await page.getByRole('slider', { name: 'Picture' }).press('ArrowRight');
+  await page.getByText('Picture 2 of 3 cannot be shown.').waitFor();
+  await accessible('recording');
+  await page.getByRole('button', { name: 'Play' }).click();
+  await page.getByText('Picture 3 of 3').waitFor();
+  assert.ok(await page.locator('canvas').evaluate((canvas) => canvas.width) > 1000);
+  const saved = page.waitForEvent('download');
+  await page.getByRole('button', { name: 'Save HAR' }).click();
+  assert.equal((await saved).suggestedFilename(), 'recorded.har');
+}
+
 async function check() {
   await page.goto(`${base}/ui/`);
   await page.getByLabel('API key').waitFor();
@@ -155,6 +179,8 @@ async function check() {
   await view('Machine');
   await heading('Machine');
   await accessible('Machine in light colours');
+
+  await recording();
 
   // Many are as few: rows that cannot be seen are not there.
   await page.route('**/v1/overview', (route) => route.fulfill({ json: overview(1000) }));

@@ -81,6 +81,15 @@ impl BrowserService {
         lines.map_err(DaemonError::host("read the log of a session"))
     }
 
+    /// The requests of a session's log as HAR 1.2.
+    ///
+    /// # Errors
+    /// As [`Self::log`].
+    pub(crate) async fn har(&self, caller: &Caller, id: &str) -> Result<Vec<u8>, DaemonError> {
+        let lines = self.log(caller, id).await?;
+        blocking("write the HAR of a session", move || offleash_browser::har(&lines)).await
+    }
+
     /// The lines of a session's recording, the oldest first.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 //! and how clients get to it, which is traffic to a port.
 
 mod ends;
+mod filling;
 mod keeping;
 mod profiles;
 mod starting;
@@ -24,25 +25,28 @@ pub(crate) use self::starting::endpoint;
 pub use self::view::{BrowserSessionView, SessionStatus};
 use self::view::{SessionRecord, SessionSpec};
 use self::watching::LiveSession;
+use crate::admission::AdmissionControl;
+use crate::browser_pool::BrowserPool;
 use crate::caller::Caller;
 use crate::config::DaemonConfig;
-use crate::creating::SandboxCreator;
+use crate::creating::{BrowserHandOut, SandboxCreator};
 use crate::daemon_core::DaemonCore;
 use crate::ending::SandboxEnder;
 use crate::error::DaemonError;
 use crate::history::EndCause;
 use crate::lifecycle::LifecycleRequest;
+use crate::making::SandboxMaker;
 use crate::origin::BASE_TEMPLATE;
 use crate::registry::SandboxState;
 use crate::request::{BROWSER_LABEL, CreateRequest, LimitsRequest, NetworkSettings};
 use crate::sandboxes::SandboxEntry;
 use crate::session_error::SessionError;
-use crate::view::SandboxView;
+use crate::templates::TemplateStore;
 
 /// The template of a session that names none, where there is one of that name.
 const BROWSER_TEMPLATE: &str = "browser";
 /// What a browser has of memory whose creator does not say, MiB, if anybody may have that.
-const USUAL_MEMORY_MIB: u64 = 1024;
+const SESSION_MIB: u64 = 1024;
 /// For so long a sandbox lives on when the time of its session is up, so that its profile can be saved.
 const RELEASE_GRACE: Duration = Duration::from_secs(60);
 /// How many profiles are in memory at a time.
@@ -78,11 +82,21 @@ pub struct ContextChoice {
     pub persist: bool,
 }
 
+/// What browsers that wait are made with, and where they are.
+#[derive(Debug, Clone)]
+pub(crate) struct BrowserSources {
+    pub(crate) templates: Arc<TemplateStore>,
+    pub(crate) maker: Arc<SandboxMaker>,
+    pub(crate) admission: Arc<AdmissionControl>,
+    pub(crate) pool: Arc<BrowserPool>,
+}
+
 /// Sessions, and what goes on with each.
 #[derive(Debug)]
 pub(crate) struct BrowserService {
     core: DaemonCore,
     config: Arc<DaemonConfig>,
+    sources: BrowserSources,
     creator: Arc<SandboxCreator>,
     ender: Arc<SandboxEnder>,
     /// Those that are watched, by id.
@@ -104,12 +118,14 @@ impl BrowserService {
     pub(crate) fn new(
         core: DaemonCore,
         config: Arc<DaemonConfig>,
+        sources: BrowserSources,
         creator: Arc<SandboxCreator>,
         ender: Arc<SandboxEnder>,
     ) -> Self {
         Self {
             core,
             config,
+            sources,
             creator,
             ender,
             live: Mutex::default(),
@@ -139,15 +155,23 @@ impl BrowserService {
             context: context.as_ref().map(|context| context.id.clone()),
             persist: request.context.as_ref().is_some_and(|choice| choice.persist),
             pictures: request.pictures,
+            proxy: request.network.egress_proxy.as_ref().map(|proxy| proxy.address.clone()),
+            pooled: false,
         };
-        let made = self.make_sandbox(caller, request, &spec).await?;
-        let entry = self.core.sandboxes.find(caller, &made.id)?;
+        let may_wait = request.options == BrowserOptions::default()
+            // A profile is unpacked before its browser is started.
+            && context.as_ref().is_none_or(|context| context.bytes == 0);
+        let (entry, spec) = self.find_or_make(caller, request, spec, may_wait).await?;
         let service = Arc::clone(self);
         self.core
             .jobs
             .detached(async move {
                 let _until_its_label_is_there = claim;
-                match service.start(&entry, &spec, context).await {
+                let started = match spec.pooled {
+                    true => Ok(()),
+                    false => service.start(&entry, &spec, context).await.map(drop),
+                };
+                match started {
                     Ok(()) => {
                         service.keep_record(&entry, &spec).await?;
                         service.watch(&entry, &spec)?;
@@ -164,28 +188,57 @@ impl BrowserService {
             .await
     }
 
+    /// The sandbox of a session: one whose browser waited and answers, where there is one and it may be, or a new one.
+    async fn find_or_make(
+        &self,
+        caller: &Caller,
+        request: BrowserRequest,
+        spec: SessionSpec,
+        may_wait: bool,
+    ) -> Result<(Arc<SandboxEntry>, SessionSpec), DaemonError> {
+        if may_wait && self.waiting() > 0 {
+            let (entry, found) = self.make_sandbox(caller, request.clone(), &spec, true).await?;
+            if !found.pooled || endpoint(&self.core.host.supervisor(entry.id())).await.is_ok() {
+                return Ok((entry, found));
+            }
+            let cause = EndCause::killed("its browser did not answer when it was handed out");
+            self.ender.end_in_background(&entry, cause);
+        }
+        self.make_sandbox(caller, request, &spec, false).await
+    }
+
     async fn make_sandbox(
         &self,
         caller: &Caller,
         request: BrowserRequest,
         spec: &SessionSpec,
-    ) -> Result<SandboxView, DaemonError> {
+        may_wait: bool,
+    ) -> Result<(Arc<SandboxEntry>, SessionSpec), DaemonError> {
+        let hand_out = may_wait.then(|| BrowserHandOut {
+            pool: Arc::clone(&self.sources.pool),
+            label: spec.pooled().to_label(),
+        });
         let template = request.template.clone();
         let asked = self.sandbox_request(request, spec)?;
-        match template {
-            Some(template) => self.creator.create(caller, CreateRequest { template, ..asked }).await,
-            None => {
-                let named = |template: &str| CreateRequest {
-                    template: template.to_owned(),
-                    ..asked.clone()
-                };
-                match self.creator.create(caller, named(BROWSER_TEMPLATE)).await {
-                    // A browser of the machine's own is seen in every sandbox over its system.
-                    Err(DaemonError::UnknownTemplate { .. }) => self.creator.create(caller, named(BASE_TEMPLATE)).await,
-                    made => made,
-                }
-            }
-        }
+        let of = |template: &str| {
+            let asked = CreateRequest {
+                template: template.to_owned(),
+                ..asked.clone()
+            };
+            self.creator.create_session(caller, asked, hand_out.clone())
+        };
+        let made = match template {
+            Some(template) => of(&template).await?,
+            None => match of(BROWSER_TEMPLATE).await {
+                // A browser of the machine's own is seen in every sandbox over its system.
+                Err(DaemonError::UnknownTemplate { .. }) => of(BASE_TEMPLATE).await?,
+                made => made?,
+            },
+        };
+        let entry = self.core.sandboxes.find(caller, &made.id)?;
+        // What its label says: whether its browser waited.
+        let spec = spec_of(&entry).unwrap_or_else(|| spec.clone());
+        Ok((entry, spec))
     }
 
     fn sandbox_request(&self, request: BrowserRequest, spec: &SessionSpec) -> Result<CreateRequest, DaemonError> {
@@ -198,11 +251,7 @@ impl BrowserService {
                 format!("must be between 1 and {most} seconds"),
             ));
         }
-        let (usual, most_memory) = (self.config.default_limits.memory_mib, self.config.max_limits.memory_mib);
-        let memory_mib = request
-            .limits
-            .memory_mib
-            .unwrap_or(usual.max(USUAL_MEMORY_MIB).min(most_memory));
+        let memory_mib = self.memory_mib(request.limits.memory_mib);
         Ok(CreateRequest {
             timeout_seconds: Some(asked.saturating_add(grace)),
             metadata: request.metadata,

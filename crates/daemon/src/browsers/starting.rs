@@ -77,19 +77,19 @@ pub(super) async fn connect(supervisor: &SupervisorClient) -> Result<CdpConnecti
 }
 
 impl BrowserService {
-    /// Starts the browser of a session that was just made, with what its context has.
+    /// Starts the browser of a session that was just made, with what its context has; answers what it goes on to say.
     pub(super) async fn start(
         &self,
         entry: &SandboxEntry,
         spec: &SessionSpec,
         context: Option<ContextRecord>,
-    ) -> Result<(), DaemonError> {
+    ) -> Result<ExecStream, DaemonError> {
         let supervisor = self.core.host.supervisor(entry.id());
         let cookies = match context {
             Some(context) => self.unpack(&supervisor, context).await?,
             None => None,
         };
-        self.start_browser(entry, &supervisor, spec).await?;
+        let stream = self.start_browser(entry, &supervisor, spec).await?;
         let mut connection = connect(&supervisor).await?;
         let downloads = json!({ "behavior": "allow", "downloadPath": DOWNLOADS });
         let set = connection.call("Browser.setDownloadBehavior", downloads).await;
@@ -100,7 +100,7 @@ impl BrowserService {
                 .await;
             set.map_err(|error| browser_failed(&error))?;
         }
-        Ok(())
+        Ok(stream)
     }
 
     async fn start_browser(
@@ -108,19 +108,19 @@ impl BrowserService {
         entry: &SandboxEntry,
         supervisor: &SupervisorClient,
         spec: &SessionSpec,
-    ) -> Result<(), DaemonError> {
+    ) -> Result<ExecStream, DaemonError> {
         let level = entry.specification().level.clone();
         let mut own_sandbox = match locked(&self.without_nesting).contains(&level) {
             true => OwnSandbox::Left,
             false => OwnSandbox::Kept,
         };
-        loop {
+        let stream = loop {
             let exec = self.exec(entry, spec, own_sandbox);
             let mut stream = supervisor.start(exec).await.map_err(|error| browser_failed(&error))?;
             let mut said = BrowserSaid::default();
             let ready = timeout(START_TIMEOUT, ready(supervisor, &mut stream, &mut said)).await;
             let end = match ready {
-                Ok(Ok(())) => break,
+                Ok(Ok(())) => break stream,
                 Ok(Err(end)) => end,
                 Err(_) => return Err(failed("it does not answer", &said)),
             };
@@ -138,13 +138,13 @@ impl BrowserService {
                 Some(end) => failed(&end_in_words(&end), &said),
                 None => failed("its sandbox ended", &said),
             });
-        }
+        };
         let line = match own_sandbox {
             OwnSandbox::Kept => "its browser keeps a sandbox of its own",
             OwnSandbox::Left => "its browser has no sandbox of its own: namespaces do not nest at this level",
         };
         self.core.registry.log(entry.name(), LogLevel::Info, line);
-        Ok(())
+        Ok(stream)
     }
 
     fn exec(&self, entry: &SandboxEntry, spec: &SessionSpec, own_sandbox: OwnSandbox) -> StartExec {

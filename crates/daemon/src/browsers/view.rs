@@ -68,6 +68,10 @@ pub struct BrowserSessionView {
     pub metadata: BTreeMap<String, String>,
     /// Who shows it drives the browser; `None` once the session has ended.
     pub token: Option<String>,
+    /// The proxy through which its pages reach what they may: `HOST:PORT`.
+    pub proxy: Option<String>,
+    /// Whether its browser had waited for it.
+    pub pooled: bool,
     /// Whether the browser keeps a sandbox of its own within ours; `None` where nobody looked.
     pub own_sandbox: Option<OwnSandbox>,
 }
@@ -80,9 +84,21 @@ pub(super) struct SessionSpec {
     pub(super) context: Option<String>,
     pub(super) persist: bool,
     pub(super) pictures: bool,
+    /// The address of its proxy.
+    pub(super) proxy: Option<String>,
+    /// Whether its browser waited for it.
+    pub(super) pooled: bool,
 }
 
 impl SessionSpec {
+    /// The same, of a browser that waited.
+    pub(super) fn pooled(&self) -> Self {
+        Self {
+            pooled: true,
+            ..self.clone()
+        }
+    }
+
     pub(super) fn to_label(&self) -> String {
         // Strings, numbers and what is made of them: nothing that could fail.
         serde_json::to_string(self).unwrap_or_default()
@@ -145,6 +161,8 @@ impl BrowserSessionView {
             pictures: spec.pictures,
             metadata,
             token: view.traffic_token,
+            proxy: spec.proxy,
+            pooled: spec.pooled,
             own_sandbox: None,
         }
     }
@@ -183,6 +201,8 @@ impl SessionRecord {
             pictures: self.spec.pictures,
             metadata: self.metadata,
             token: None,
+            proxy: self.spec.proxy,
+            pooled: self.spec.pooled,
             own_sandbox: None,
         }
     }

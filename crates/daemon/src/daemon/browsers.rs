@@ -59,6 +59,15 @@ impl Daemon {
         self.services.browsers.log(caller, id).await
     }
 
+    /// The requests of a session's log, as a document of HAR 1.2.
+    ///
+    /// # Errors
+    /// `Forbidden`, `UnknownSession`, `Host`.
+    pub async fn session_har(&self, caller: &Caller, id: &str) -> Result<Vec<u8>, DaemonError> {
+        caller.require(Scope::Read)?;
+        self.services.browsers.har(caller, id).await
+    }
+
     /// The pictures of a session, as lines of JSON, the oldest first.
     ///
     /// # Errors

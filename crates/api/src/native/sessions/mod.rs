@@ -1,5 +1,6 @@
 //! Sessions of browsers and their contexts in the native REST, in the words of Browserbase's and Steel's where these agree.
 
+mod proxies;
 mod shapes;
 
 use http::{Response, StatusCode};
@@ -10,7 +11,7 @@ use serde::de::IgnoredAny;
 
 pub(crate) use self::shapes::{
     BrowserContextAnswer, BrowserContextList, NewBrowserContext, NewSession, ReleaseAnswer, SessionAnswer,
-    SessionDebug, SessionList, SessionLogs, SessionRecording, SessionUpdate,
+    SessionDebug, SessionHar, SessionList, SessionLogs, SessionRecording, SessionUpdate,
 };
 use self::shapes::{BrowserSettings, PageAnswer, ViewportBody};
 use crate::control::ApiRequest;
@@ -35,9 +36,6 @@ fn refuse_missing(new: &NewSession, settings: &BrowserSettings) -> Result<(), Ap
             "`extensionId` is",
             is_set(&new.extension_id) || is_set(&settings.extension_id),
         ),
-        ("`proxies` are", is_set(&new.proxies)),
-        ("`proxyUrl` is", is_set(&new.proxy_url)),
-        ("`useProxy` is", is_set(&new.use_proxy)),
         ("`region` is", is_set(&new.region)),
         ("`isSelenium` is", is_set(&new.is_selenium)),
         ("`stealthConfig` is", is_set(&new.stealth_config)),
@@ -88,6 +86,7 @@ fn request(new: NewSession) -> Result<BrowserRequest, ApiRefusal> {
             internet: new.internet.or((!allow.is_empty()).then_some(false)),
             allow_out: allow,
             deny_out: new.deny.unwrap_or_default(),
+            egress_proxy: proxies::egress_proxy(new.proxies, new.proxy_url, new.use_proxy)?,
             ..NetworkSettings::default()
         },
         limits: LimitsRequest {
@@ -197,6 +196,15 @@ pub(crate) async fn logs(asked: &ApiRequest<'_>, given: &str) -> Result<Response
         .await;
     let lines = lines.map_err(|error| asked.refused(&error))?;
     Ok(answer::written(StatusCode::OK, listed("logs", &lines)))
+}
+
+pub(crate) async fn har(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
+    let har = asked
+        .daemon()
+        .session_har(&asked.caller, session_id(asked, given)?)
+        .await;
+    let har = har.map_err(|error| asked.refused(&error))?;
+    Ok(answer::written(StatusCode::OK, har))
 }
 
 pub(crate) async fn recording(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
@@ -309,7 +317,6 @@ mod tests {
         for text in [
             r#"{"extensionId": "x"}"#,
             r#"{"proxies": true}"#,
-            r#"{"proxies": [{"type": "external"}]}"#,
             r#"{"solveCaptcha": true}"#,
             r#"{"keepAlive": false}"#,
             r#"{"browserSettings": {"advancedStealth": true}}"#,

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::http::answer::ApiRefusal;
 use crate::http::time;
+use crate::native::sessions::proxies::{ProxiesBody, ProxyUse};
 use crate::native::shapes::NewLimits;
 
 /// A session of a browser that is asked for. Fields that other servers have and this one has not are refused with 501.
@@ -46,12 +47,12 @@ pub(crate) struct NewSession {
     pub(crate) limits: Option<NewLimits>,
     /// Not there.
     pub(crate) extension_id: Option<Value>,
-    /// Not there.
-    pub(crate) proxies: Option<Value>,
-    /// Not there.
-    pub(crate) proxy_url: Option<Value>,
-    /// Not there.
-    pub(crate) use_proxy: Option<Value>,
+    /// The proxy through which pages reach what they may: one of type `external`, asked by SOCKS 5.
+    pub(crate) proxies: Option<ProxiesBody>,
+    /// The same as a URL: `socks5://[USER:PASSWORD@]HOST:PORT`.
+    pub(crate) proxy_url: Option<String>,
+    /// The same as `{"server": URL}`.
+    pub(crate) use_proxy: Option<ProxyUse>,
     /// Not there.
     pub(crate) region: Option<Value>,
     /// Not there.
@@ -171,6 +172,11 @@ pub(crate) struct SessionAnswer {
     /// Its time zone, if that was said.
     #[serde(skip_serializing_if = "Option::is_none")]
     timezone: Option<String>,
+    /// The proxy through which its pages reach what they may: `HOST:PORT`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proxy: Option<String>,
+    /// Whether its browser had been started ahead.
+    from_pool: bool,
     /// Whether pictures of its pages are kept.
     record_session: bool,
     /// Its template.
@@ -205,6 +211,8 @@ impl SessionAnswer {
             user_agent: options.user_agent.map(String::from),
             locale: options.locale.map(String::from),
             timezone: options.time_zone.map(String::from),
+            proxy: view.proxy,
+            from_pool: view.pooled,
             record_session: view.pictures,
             template: view.template,
             level: view.level,
@@ -297,6 +305,13 @@ pub(crate) struct SessionLogEntry {
     method: String,
     /// What is told of it.
     params: BTreeMap<String, Value>,
+}
+
+/// The requests of a session as HAR 1.2.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct SessionHar {
+    /// `version`, `creator`, `pages`, `entries`, and `comment` where something of the log was not kept.
+    log: BTreeMap<String, Value>,
 }
 
 /// Pictures of the pages of a session, the oldest first.

@@ -85,6 +85,11 @@ tables! {
         degrade: String = "`allow`",
         /// The browser of sessions inside sandboxes, program and arguments.
         browser_command: Vec<String> = "the first of `chromium`, `chromium-browser`, `google-chrome-stable`, `google-chrome`, `chrome-headless-shell`",
+        /// SOCKS 5 proxies through which keys may have sandboxes and sessions of browsers reach what they may, `HOST:PORT` each.
+        /// Whoever started the server may name any.
+        egress_proxies: Vec<String> = "any that is public",
+        /// Browsers that are started ahead and wait for sessions. Each holds about 150 MiB of memory.
+        browser_pool: usize = "`0`",
     }
     "limits" DefaultLimits {
         /// CPUs at once of a sandbox, if its creator does not say.
