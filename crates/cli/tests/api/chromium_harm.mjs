@@ -51,7 +51,13 @@ const actions = {
       browser.once('disconnected', () => resolve('browser'));
     });
     eater.goto(`${site}/eat`).catch(() => {});
-    console.log(await ended);
+    const what = await ended;
+    if (what === 'page') {
+      // The next driver would wait for one that is gone.
+      await eater.close();
+      await actions.answers();
+    }
+    console.log(what);
   },
   async crash() {
     const client = await browser.target().createCDPSession();

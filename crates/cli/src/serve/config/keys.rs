@@ -88,7 +88,7 @@ tables! {
         /// SOCKS 5 proxies through which keys may have sandboxes and sessions of browsers reach what they may, `HOST:PORT` each.
         /// Whoever started the server may name any.
         egress_proxies: Vec<String> = "any that is public",
-        /// Browsers that are started ahead and wait for sessions. Each holds about 150 MiB of memory.
+        /// Browsers that are started ahead and wait for sessions. Each holds the memory of a browser.
         browser_pool: usize = "`0`",
     }
     "limits" DefaultLimits {
