@@ -2,6 +2,10 @@
 
 /// The longest message of a browser, bytes.
 pub const MAX_MESSAGE: usize = 8 << 20;
+/// The longest message that is looked into for what is recorded, bytes: what is in it takes many times as much memory.
+pub(crate) const MAX_LOOKED_INTO: usize = 512 << 10;
+/// How many bytes of a browser are read for what is recorded, in a second.
+pub const MAX_READ_PER_SECOND: usize = 4 << 20;
 /// The longest answer of a browser to a request of HTTP, bytes.
 pub(crate) const MAX_ANSWER: usize = 1 << 20;
 /// Pages that are told of.

@@ -116,6 +116,16 @@ impl ContextStore {
     /// # Errors
     /// `File`.
     pub fn all_of(&self, owner: &str) -> Result<Vec<ContextRecord>, ContextError> {
+        let mut all = self.all()?;
+        all.retain(|record| record.owner == owner);
+        Ok(all)
+    }
+
+    /// Those of every owner, by their ids.
+    ///
+    /// # Errors
+    /// `File`.
+    pub fn all(&self) -> Result<Vec<ContextRecord>, ContextError> {
         let entries = match fs::read_dir(&self.directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries?,
@@ -125,7 +135,7 @@ impl ContextStore {
             let name = entry?.file_name();
             let id = name.to_str().and_then(|name| name.strip_suffix(RECORD_END));
             let record = id.map(|id| self.get(id)).transpose()?.flatten();
-            all.extend(record.filter(|record| record.owner == owner));
+            all.extend(record);
         }
         all.sort_by(|one, other| one.id.cmp(&other.id));
         Ok(all)

@@ -20,7 +20,7 @@ mod session_log;
 pub use self::archive::ArchiveKey;
 pub use self::bounds::{
     MAX_CONTEXTS, MAX_ENTRIES_PER_SECOND, MAX_FRAMES_PER_SECOND, MAX_LOG, MAX_MESSAGE, MAX_PAGES, MAX_PROFILE,
-    MAX_RECORDING,
+    MAX_READ_PER_SECOND, MAX_RECORDING,
 };
 pub use self::connection::CdpConnection;
 pub use self::contexts::{ContextError, ContextRecord, ContextStore, SavedProfile};

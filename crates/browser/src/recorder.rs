@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::bounds::{MAX_ENTRIES_PER_SECOND, MAX_FRAMES_PER_SECOND, MAX_TARGETS};
+use crate::bounds::{MAX_ENTRIES_PER_SECOND, MAX_FRAMES_PER_SECOND, MAX_LOOKED_INTO, MAX_TARGETS};
 use crate::endpoint::cut;
 
 /// What of a call to the console is taken.
@@ -142,6 +142,11 @@ impl Recorder {
     /// Takes in a message that came so long after the beginning of 1970.
     pub fn take(&mut self, text: &str, now: Duration) -> Taken {
         let mut taken = Taken::default();
+        if text.len() > MAX_LOOKED_INTO {
+            self.go_on_to(now, &mut taken);
+            self.dropped += 1;
+            return taken;
+        }
         let Ok(event) = serde_json::from_str::<BrowserEvent>(text) else {
             return taken;
         };

@@ -88,6 +88,19 @@ fn a_flood_is_counted_and_not_kept() {
 }
 
 #[test]
+fn what_is_long_is_counted_and_not_looked_into() {
+    let mut recorder = Recorder::new(false);
+    attached(&mut recorder, "s", "page");
+    let console = json!({ "type": "log", "args": vec![json!({ "value": 1 }); 50_000] });
+    assert_eq!(
+        said(&mut recorder, "s", "Runtime.consoleAPICalled", console),
+        Taken::default()
+    );
+    let later = recorder.take(r#"{"method": "x"}"#, NOW + Duration::from_secs(1));
+    assert_eq!(params(&later)["count"], 1);
+}
+
+#[test]
 fn targets_have_a_bound() {
     let mut recorder = Recorder::new(false);
     for number in 0..MAX_TARGETS {

@@ -73,13 +73,17 @@ impl BrowserService {
         Ok(record)
     }
 
-    /// The caller's contexts.
+    /// The caller's contexts; those of all keys, removed ones included, for the owner of the daemon.
     ///
     /// # Errors
     /// `Host`.
     pub(crate) async fn list_contexts(&self, caller: &Caller) -> Result<Vec<ContextRecord>, DaemonError> {
-        let (store, owner) = (self.contexts(), caller.key_id.clone());
-        Ok(blocking(TRIED, move || store.all_of(&owner)).await??)
+        let (store, owner) = (self.contexts(), (!caller.is_owner()).then(|| caller.key_id.clone()));
+        let listed = move || match owner {
+            Some(owner) => store.all_of(&owner),
+            None => store.all(),
+        };
+        Ok(blocking(TRIED, listed).await??)
     }
 
     /// A context of the caller's, by its id or its name.
@@ -88,7 +92,10 @@ impl BrowserService {
     /// `UnknownContext`, also for another key's; `Host`.
     pub(crate) async fn find_context(&self, caller: &Caller, which: &str) -> Result<ContextRecord, DaemonError> {
         let all = self.list_contexts(caller).await?;
-        let is_meant = |record: &&ContextRecord| record.id == which || record.name.as_deref() == Some(which);
+        // A name is one of the caller's own contexts.
+        let is_meant = |record: &&ContextRecord| {
+            record.id == which || (record.owner == caller.key_id && record.name.as_deref() == Some(which))
+        };
         let found = all.iter().find(is_meant).cloned();
         found.ok_or_else(|| SessionError::UnknownContext { name: which.to_owned() }.into())
     }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use offleash_browser::{CdpConnection, Recorder, SessionFiles, TAG};
+use offleash_browser::{CdpConnection, MAX_READ_PER_SECOND, Recorder, SessionFiles, TAG};
 use offleash_core::exec::ExecEnd;
 use offleash_supervisor::clock::{UnixMs, before, now_ms};
 use offleash_supervisor::service::client::{ExecNews, SupervisorClient};
@@ -160,7 +160,9 @@ async fn record_once(
     let mut recorder = Recorder::new(pictures);
     let mut log = files.log()?;
     connection.send(recorder.begin()).await?;
+    let mut pace = ReadPace::default();
     while let Some(text) = connection.next().await? {
+        pace.read(text.len()).await;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let taken = recorder.take(&text, now);
         for item in &taken.items {
@@ -172,4 +174,22 @@ async fn record_once(
         }
     }
     Ok(())
+}
+
+/// Bounds what is read of one browser: a page can have it say hundreds of megabytes a second, and all others wait where they are looked
+/// through. What is not read waits in the sandbox, in memory of its own.
+#[derive(Debug, Default)]
+struct ReadPace {
+    bytes: usize,
+}
+
+impl ReadPace {
+    /// Waits as long as what was read is beyond the bound.
+    async fn read(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        while self.bytes > MAX_READ_PER_SECOND {
+            sleep(Duration::from_secs(1)).await;
+            self.bytes -= MAX_READ_PER_SECOND;
+        }
+    }
 }
