@@ -18,7 +18,7 @@ use crate::http::body::Body;
 use crate::http::destination::{self, DESKTOP_PREFIX};
 use crate::http::json::RequestBody;
 use crate::http::{query, time};
-use crate::trace::{self, SpanOperation};
+use crate::telemetry::{self, SpanOperation};
 
 /// The page of ours that shows a screen. What names the screen is behind `#`, which no browser sends anywhere.
 const VIEWER: &str = "/ui/desktop.html#";
@@ -190,7 +190,7 @@ fn desktop_id<'s>(asked: &ApiRequest<'_>, given: &'s str) -> Result<&'s str, Api
 pub(crate) async fn create(asked: &ApiRequest<'_>, body: RequestBody) -> Result<Response<Body>, ApiRefusal> {
     let request = request(body.read().await?)?;
     let created = asked.whole(|daemon, caller| async move { daemon.create_desktop(&caller, request).await });
-    let view = trace::of(SpanOperation::Create, created, |view| view.id.clone()).await?;
+    let view = telemetry::of(SpanOperation::Create, created, |view| view.id.clone()).await?;
     Ok(answer::json(StatusCode::CREATED, &DesktopAnswer::of(asked, view)))
 }
 
