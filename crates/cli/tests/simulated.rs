@@ -129,7 +129,7 @@ fn what_would_only_be_said_to_be_done_is_refused() {
         .iter()
         .map(|denial| denial["name"].as_str().unwrap())
         .collect();
-    assert_eq!(named, ["flock", "chown", "chgrp"]);
+    assert_eq!(named, ["chgrp", "chown", "flock"]);
 }
 
 #[test]

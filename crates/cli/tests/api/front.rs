@@ -148,7 +148,7 @@ fn sandboxes_of_two_nodes_are_made_found_and_listed_as_those_of_one_server() {
     let name = nodes[1].address.to_string();
     let _ended = nodes[1].end();
     let told = eventually("a lost node", || {
-        let answer = front.ask(&user, "GET /v2/sandboxes", "");
+        let answer = front.ask(&user, "GET /sandboxes", "");
         answer.header("offleash-nodes-missing").map(str::to_owned)
     });
     assert_eq!(told, name);
@@ -172,6 +172,13 @@ fn sandboxes_of_two_nodes_are_made_found_and_listed_as_those_of_one_server() {
     for id in [&lost, &after, &beside] {
         assert_eq!(front.ask(&user, &format!("DELETE /sandboxes/{id}"), "").status, 204);
     }
+}
+
+/// What a command says that is refused.
+fn refused(site: &Site, words: &[&str]) -> String {
+    let output = site.offleash(words).output().unwrap();
+    assert_eq!(output.status.code(), Some(125), "{words:?}");
+    crate::support::stderr(&output)
 }
 
 #[test]
@@ -198,7 +205,7 @@ fn a_front_that_cannot_be_one_says_why() {
             "could read keys",
         ),
     ] {
-        let told = site.refuse([vec!["front"], words].concat());
+        let told = refused(&site, &[vec!["front"], words].concat());
         assert!(told.contains(why), "{told}");
     }
 }
@@ -210,7 +217,7 @@ fn a_key_that_was_removed_does_not_come_back_from_a_file() {
     let take = ["key", "create", "--name", "given", "--key-file", file.to_str().unwrap()];
     assert_eq!(site.succeed(take), "");
     site.succeed(["key", "rm", "given"]);
-    let told = site.refuse(take);
+    let told = refused(&site, &take);
     assert!(
         told.contains("was removed before") && !told.contains("1111111111"),
         "{told}"

@@ -141,9 +141,9 @@ fn exactly_what_was_chosen_is_applied_and_the_directories_that_it_needs() {
         named: chosen.iter().map(PathBuf::from).collect(),
     };
     let report = run.apply(&exactly(&["x", "z"])).unwrap();
-    assert_eq!(applied(&report), ["x", "z"]);
+    assert_eq!(applied(&report), ["Added x", "Added z"]);
     let report = run.apply(&exactly(&["x/y/b"])).unwrap();
-    assert_eq!(applied(&report), ["x/y", "x/y/b"]);
+    assert_eq!(applied(&report), ["Added x/y", "Added x/y/b"]);
     assert!(!scratch.host("x/.envrc").exists() && !scratch.host("x/a").exists());
     assert!(run.apply(&exactly(&["x/y"])).is_err());
 }
