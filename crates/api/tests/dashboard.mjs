@@ -76,7 +76,10 @@ assert.deepEqual(machine.counts('# HELP\noffleash_sandboxes{state="paused"} 3\no
 // What denies what was reached.
 const policy = { internet: false, allow: ['a.example', 'b.example:8443'], deny: ['192.0.2.9'], public_ports: false };
 assert.deepEqual(network.denial(policy, 'b.example', []), { allow: ['a.example'] });
-assert.deepEqual(network.denial(policy, '192.0.2.1', []), { deny: ['192.0.2.9', '192.0.2.1'] });
+assert.deepEqual(network.denial(policy, '192.0.2.1', []), { allow: policy.allow, deny: ['192.0.2.9', '192.0.2.1'] });
+assert.deepEqual(network.denial({ ...policy, allow: ['192.0.2.1:443', '192.0.2.1', 'a.example'] }, '192.0.2.1', []),
+  { allow: ['a.example'], deny: ['192.0.2.9', '192.0.2.1'] });
+assert.equal(network.denial({ ...policy, allow: ['192.0.2.0/24'] }, '192.0.2.1', []), null);
 assert.equal(network.denial(policy, 'c.example', []), null);
 assert.equal(network.denial({ ...policy, internet: true }, 'a b\n0.0.0.0/0', []), null);
 const reached = ['c.example', 'd.example', '192.0.2.1', 'a b'].map((host) => ({ host }));

@@ -165,6 +165,13 @@ impl Recorder {
         taken
     }
 
+    /// What is to be kept where nothing came until now.
+    pub fn pass(&mut self, now: Duration) -> Taken {
+        let mut taken = Taken::default();
+        self.go_on_to(now, &mut taken);
+        taken
+    }
+
     /// Says how much of the last second was not kept.
     fn go_on_to(&mut self, now: Duration, taken: &mut Taken) {
         if now.as_secs() == self.second {

@@ -26,6 +26,8 @@ fn help_says_what_there_is() {
       runs         List runs that go on or whose changes are kept
       warm         Work with sandboxes that `run --warm` keeps ready
       serve        Serve sandboxes to E2B's SDKs and to programs of your own
+      front        Stand before the servers of several machines as one: sandboxes are made where there
+                   is room, and found where they are
       mcp          Give an agent host tools that run code in sandboxes: speaks the Model Context
                    Protocol on standard input and output
       key          Work with the keys of `serve`

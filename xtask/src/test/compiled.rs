@@ -74,6 +74,8 @@ pub(super) fn judged(command: &mut Command) -> &mut Command {
             ["--no-deps", "--deny", "warnings", ""].join("__CLIPPY_HACKERY__"),
         )
         .env("CARGO_INCREMENTAL", "0")
+        // A panic says where it was without them; what is compiled and linked is smaller by a third.
+        .env("CARGO_PROFILE_DEV_DEBUG", "none")
 }
 
 /// Builds all programs and all tests, and has their sources judged.

@@ -39,8 +39,10 @@ const TESTS_OF_THE_WORKSPACE: [&str; 4] = ["dist", "documents", "drivers", "inva
 
 /// Tests of what is said over HTTP, whoever runs the server: other releases of SDKs, other doors, other amounts. The newest SDKs
 /// do all that they can for this user too. A shell that is simulated reads scripts alike for everybody.
-const TESTS_OF_WORDS: [&str; 16] = [
+const TESTS_OF_WORDS: [&str; 20] = [
+    "cli/api::browsers::what_a_hostile_browser_",
     "cli/api::chromium::puppeteer_",
+    "cli/api::chromium_harm::",
     "cli/api::dashboard::browser_",
     "cli/e2b::agents::",
     "cli/e2b::builds::an_older_",
@@ -49,9 +51,11 @@ const TESTS_OF_WORDS: [&str; 16] = [
     "cli/e2b::gateways::",
     "cli/e2b::languages::an_older_",
     "cli/e2b::libraries::the_",
-    "cli/e2b::languages::the_code_interpreter_sdk_runs_cells",
+    "cli/e2b::languages::the_code_interpreter_sdk_",
+    "cli/e2b::loads::",
     "cli/e2b::packages::",
-    "cli/scripts::python::",
+    "cli/network::git::",
+    "cli/scripts::",
     "interpreter/contexts::hostile::cells_of_java_harm_",
     "sys/src::seccomp::tests::program::every_condition_",
     "cli/telemetry::",

@@ -44,21 +44,6 @@ const actions = {
     assert.equal(await seen.$eval('h1', (one) => one.textContent), 'home');
     await seen.close();
   },
-  async eat() {
-    const eater = await browser.newPage();
-    const ended = new Promise((resolve) => {
-      eater.once('error', () => resolve('page'));
-      browser.once('disconnected', () => resolve('browser'));
-    });
-    eater.goto(`${site}/eat`).catch(() => {});
-    const what = await ended;
-    if (what === 'page') {
-      // The next driver would wait for one that is gone.
-      await eater.close();
-      await actions.answers();
-    }
-    console.log(what);
-  },
   async crash() {
     const client = await browser.target().createCDPSession();
     client.send('Browser.crash').catch(() => {});

@@ -12,7 +12,6 @@ document.querySelector('input').addEventListener('change', async (event) => {
 PAGES = {
     "/": HOME,
     "/hang": b"<script>for (;;);</script>",
-    "/eat": b"<script>const held = []; for (;;) held.push(new Uint8Array(32 << 20).fill(1))</script>",
     "/file": b"the file",
 }
 PART = b"<!--" + b"x" * ((1 << 20) - 7) + b"-->"

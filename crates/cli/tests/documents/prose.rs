@@ -160,6 +160,8 @@ pub(crate) const MONITORING_FIGURES_END: &str = r"
 - `credentials` is what of such a search does show. Of connections and questions to metadata services (169.254.169.254, its like at other
   clouds, `metadata.google.internal` …) those that are refused count; whoever allows such a service means it. Calls are `keyctl`, `add_key`, `request_key`,
   `ptrace`, `process_vm_readv`, `process_vm_writev`, `pidfd_getfd` and `open_by_handle_at`, where the filter refuses them.
+- `overwrites` looks at the beginning of files whose size or time changed. Who encrypts what lies behind the first 4,096 bytes, sets the
+  time back, or writes what looks like text is not noticed.
 - A supervisor tells its server of an alert when the server samples (`sample_seconds`). It acts by itself before that.
 ";
 

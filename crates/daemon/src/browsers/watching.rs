@@ -1,5 +1,6 @@
 //! What goes on with a session as long as it lives: its browser is watched, its time runs, what it does is recorded.
 
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,7 +10,7 @@ use offleash_supervisor::clock::{UnixMs, before, now_ms};
 use offleash_supervisor::service::client::{ExecNews, SupervisorClient};
 use offleash_supervisor::service::message::Selector;
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::starting::{connect, end_in_words};
 use super::view::{SessionEnd, SessionSpec, SessionStatus};
@@ -161,10 +162,20 @@ async fn record_once(
     let mut log = files.log()?;
     connection.send(recorder.begin()).await?;
     let mut pace = ReadPace::default();
-    while let Some(text) = connection.next().await? {
+    loop {
+        let heard = {
+            let mut next = pin!(connection.next());
+            // Half a message is not thrown away because a second is over.
+            loop {
+                match timeout(Duration::from_secs(1), &mut next).await {
+                    Ok(heard) => break heard?,
+                    Err(_) => recorder.pass(now()).items.iter().try_for_each(|item| log.keep(item))?,
+                }
+            }
+        };
+        let Some(text) = heard else { return Ok(()) };
         pace.read(text.len()).await;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let taken = recorder.take(&text, now);
+        let taken = recorder.take(&text, now());
         for item in &taken.items {
             // To the memory of the kernel, and few kilobytes.
             log.keep(item)?;
@@ -173,7 +184,10 @@ async fn record_once(
             connection.send(command).await?;
         }
     }
-    Ok(())
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// Bounds what is read of one browser: a page can have it say hundreds of megabytes a second, and all others wait where they are looked
