@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::args::{BrowserCommand, BrowserCreateArgs, BrowserListArgs};
 use crate::failure::Failure;
 use crate::remote::table::Table;
-use crate::remote::{assignments, client, seconds};
+use crate::remote::{assignments, client, line, print_json, seconds, text};
 use crate::terminal;
 
 pub(crate) fn browser(command: &BrowserCommand, state: Option<&Path>) -> Result<ExitCode, Failure> {
@@ -58,9 +58,9 @@ fn create(client: &Client, arguments: &BrowserCreateArgs) -> Result<ExitCode, Fa
     });
     let made = client.post("/v1/sessions", &body)?;
     if arguments.json {
-        return print_json(&made);
+        return print_json(&made).map(|()| ExitCode::SUCCESS);
     }
-    print_line(&text(&made, "connectUrl"))
+    line(text(&made, "connectUrl"))
 }
 
 /// The URL of a proxy, from wherever it is.
@@ -92,7 +92,7 @@ fn make_context(client: &Client, name: &str) -> Result<(), Failure> {
 fn ls(client: &Client, how: &BrowserListArgs) -> Result<ExitCode, Failure> {
     let answer = client.get("/v1/sessions")?;
     if how.json {
-        return print_json(&answer["sessions"]);
+        return print_json(&answer["sessions"]).map(|()| ExitCode::SUCCESS);
     }
     let mut table = Table::new(&["SESSION", "STATUS", "TEMPLATE", "STARTED", "ENDS", "CONTEXT"]);
     for one in answer["sessions"].as_array().into_iter().flatten() {
@@ -116,7 +116,7 @@ fn ls(client: &Client, how: &BrowserListArgs) -> Result<ExitCode, Failure> {
 fn url(client: &Client, id: &str) -> Result<ExitCode, Failure> {
     let session = client.get(&format!("/v1/sessions/{}", encoded(id)))?;
     match session.get("connectUrl") {
-        Some(_) => print_line(&text(&session, "connectUrl")),
+        Some(_) => line(text(&session, "connectUrl")),
         None => Err(Failure::new(format!(
             "session {} has ended: {}",
             Text::from(id),
@@ -128,7 +128,7 @@ fn url(client: &Client, id: &str) -> Result<ExitCode, Failure> {
 fn release(client: &Client, ids: &[String]) -> Result<ExitCode, Failure> {
     for id in ids {
         let released = client.post(&format!("/v1/sessions/{}/release", encoded(id)), &json!({}))?;
-        print_line(&text(&released, "id"))?;
+        line(text(&released, "id"))?;
         let told = text(&released, "message");
         // What was not saved is worth more than a field of an answer.
         if told.contains("was not saved") {
@@ -149,13 +149,13 @@ fn logs(client: &Client, id: &str) -> Result<ExitCode, Failure> {
 }
 
 fn har(client: &Client, id: &str) -> Result<ExitCode, Failure> {
-    print_json(&client.get(&format!("/v1/sessions/{}/har", encoded(id)))?)
+    print_json(&client.get(&format!("/v1/sessions/{}/har", encoded(id)))?).map(|()| ExitCode::SUCCESS)
 }
 
 fn contexts(client: &Client, how: &BrowserListArgs) -> Result<ExitCode, Failure> {
     let answer = client.get("/v1/contexts")?;
     if how.json {
-        return print_json(&answer["contexts"]);
+        return print_json(&answer["contexts"]).map(|()| ExitCode::SUCCESS);
     }
     let mut table = Table::new(&["CONTEXT", "NAME", "SAVED", "BYTES"]);
     for one in answer["contexts"].as_array().into_iter().flatten() {
@@ -169,24 +169,7 @@ fn contexts(client: &Client, how: &BrowserListArgs) -> Result<ExitCode, Failure>
 fn forget(client: &Client, names: &[String]) -> Result<ExitCode, Failure> {
     for name in names {
         client.delete(&format!("/v1/contexts/{}", encoded(name)))?;
-        print_line(&Text::from(name.as_str()).to_string())?;
+        line(Text::from(name.as_str()))?;
     }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// A field of an answer as text that drives no terminal.
-fn text(value: &Value, name: &str) -> String {
-    let field = value.get(name).and_then(Value::as_str).unwrap_or_default();
-    Text::from(field).to_string()
-}
-
-fn print_json(value: &Value) -> Result<ExitCode, Failure> {
-    let document = terminal::json_document(value);
-    terminal::print(&document.map_err(|error| Failure::from_error(&error))?)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn print_line(text: &str) -> Result<ExitCode, Failure> {
-    terminal::print(format!("{text}\n").as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -11,8 +11,7 @@ use serde_json::{Value, json};
 use crate::args::{DesktopCommand, DesktopCreateArgs, DesktopListArgs, DesktopUrlArgs};
 use crate::failure::Failure;
 use crate::remote::table::Table;
-use crate::remote::{assignments, client, seconds};
-use crate::terminal;
+use crate::remote::{assignments, client, line, print_json, seconds, text};
 
 pub(crate) fn desktop(command: &DesktopCommand, state: Option<&Path>) -> Result<ExitCode, Failure> {
     let client = client(state)?;
@@ -44,15 +43,15 @@ fn create(client: &Client, arguments: &DesktopCreateArgs) -> Result<ExitCode, Fa
     });
     let made = client.post("/v1/desktops", &body)?;
     if arguments.json {
-        return print_json(&made);
+        return print_json(&made).map(|()| ExitCode::SUCCESS);
     }
-    print_line(&text(&made, "stream_url"))
+    line(text(&made, "stream_url"))
 }
 
 fn ls(client: &Client, how: &DesktopListArgs) -> Result<ExitCode, Failure> {
     let answer = client.get("/v1/desktops")?;
     if how.json {
-        return print_json(&answer["desktops"]);
+        return print_json(&answer["desktops"]).map(|()| ExitCode::SUCCESS);
     }
     let mut table = Table::new(&["DESKTOP", "STATUS", "TEMPLATE", "SCREEN", "STARTED", "ENDS"]);
     for one in answer["desktops"].as_array().into_iter().flatten() {
@@ -80,7 +79,7 @@ fn url(client: &Client, which: &DesktopUrlArgs) -> Result<ExitCode, Failure> {
         false => "stream_url",
     };
     match desktop.get(field) {
-        Some(_) => print_line(&text(&desktop, field)),
+        Some(_) => line(text(&desktop, field)),
         None => Err(Failure::new(format!(
             "desktop {} has ended: {}",
             Text::from(which.id.as_str()),
@@ -92,24 +91,7 @@ fn url(client: &Client, which: &DesktopUrlArgs) -> Result<ExitCode, Failure> {
 fn release(client: &Client, ids: &[String]) -> Result<ExitCode, Failure> {
     for id in ids {
         let released = client.post(&format!("/v1/desktops/{}/release", encoded(id)), &json!({}))?;
-        print_line(&text(&released, "id"))?;
+        line(text(&released, "id"))?;
     }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// A field of an answer as text that drives no terminal.
-fn text(value: &Value, name: &str) -> String {
-    let field = value.get(name).and_then(Value::as_str).unwrap_or_default();
-    Text::from(field).to_string()
-}
-
-fn print_json(value: &Value) -> Result<ExitCode, Failure> {
-    let document = terminal::json_document(value);
-    terminal::print(&document.map_err(|error| Failure::from_error(&error))?)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn print_line(text: &str) -> Result<ExitCode, Failure> {
-    terminal::print(format!("{text}\n").as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }

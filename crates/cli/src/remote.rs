@@ -309,18 +309,18 @@ fn each(
     last.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
-fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let document = terminal::json_document(value);
     terminal::print(&document.map_err(|error| Failure::from_error(&error))?)
 }
 
-fn line(text: impl std::fmt::Display) -> Result<ExitCode, Failure> {
+pub(crate) fn line(text: impl std::fmt::Display) -> Result<ExitCode, Failure> {
     terminal::print(format!("{text}\n").as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// A field of an answer as text that drives no terminal.
-fn text(value: &Value, name: &str) -> String {
+pub(crate) fn text(value: &Value, name: &str) -> String {
     Text::from(field(value, name).as_str()).to_string()
 }
 
