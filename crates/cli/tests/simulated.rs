@@ -133,6 +133,23 @@ fn what_would_only_be_said_to_be_done_is_refused() {
 }
 
 #[test]
+fn rules_of_monitoring_watch_its_files_as_at_other_levels() {
+    let site = Site::new();
+    for number in 0..60 {
+        site.write(format!("f{number}"), "text\n");
+    }
+    let policy = site.root().join("watched.toml");
+    std::fs::write(
+        &policy,
+        "[[monitor]]\nname = \"mass-removal\"\nthreshold = 50\naction = \"kill\"\n",
+    )
+    .unwrap();
+    let flags = ["--json", "--policy", policy.to_str().unwrap()];
+    let record = record_of(&simulated(&site, &flags, "rm f*; while :; do :; done"));
+    assert_eq!(record["outcome"]["rule"], "mass-removal", "{record}");
+}
+
+#[test]
 fn hidden_names_are_there_and_cannot_be_read_or_replaced() {
     let site = Site::new();
     site.write("secret", "value\n");
