@@ -166,22 +166,10 @@ impl ServerState {
             other => other,
         };
         if route == RequestDestination::ControlPlane
-            && let Some(id) = traffic::session_of(&parts)
+            && let Some((what, id)) = traffic::Addressed::of(&parts)
         {
-            let answer = self
-                .traffic
-                .browser(client, &id, Request::from_parts(parts, body))
-                .await;
-            subject.sandbox = Some(id);
-            return Ok(answer);
-        }
-        if route == RequestDestination::ControlPlane
-            && let Some(id) = traffic::desktop_of(&parts)
-        {
-            let answer = self
-                .traffic
-                .desktop(client, &id, Request::from_parts(parts, body))
-                .await;
+            let request = Request::from_parts(parts, body);
+            let answer = self.traffic.addressed(client, (what, &id), request).await;
             subject.sandbox = Some(id);
             return Ok(answer);
         }

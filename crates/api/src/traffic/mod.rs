@@ -3,9 +3,8 @@
 //! No key is asked for here. The services ask for the sandbox's access token, its ports for its traffic token where it
 //! has one.
 
+mod addressed;
 mod awaited;
-mod browsers;
-mod desktops;
 pub(crate) mod forward;
 pub(crate) mod headers;
 mod keys;
@@ -25,8 +24,7 @@ use serde::Serialize;
 use subtle::ConstantTimeEq as _;
 use tokio::sync::Semaphore;
 
-pub(crate) use self::browsers::session_of;
-pub(crate) use self::desktops::desktop_of;
+pub(crate) use self::addressed::Addressed;
 use self::slots::PortSlots;
 use crate::e2b::code;
 use crate::e2b::envd::{self, EnvdService, SignedUrl};
