@@ -142,11 +142,11 @@ class Cells(harness.Cells):
         with open(os.path.join(self.driver.directory, "bytes"), "wb") as file:
             file.write(everything * 500 + b"\0\0")
         cell = self.run_cell('int status = new ProcessBuilder("cat", "bytes").inheritIO().start().waitFor();')
-        self.assertEqual(b"".join(data for _, data in cell.output), everything * 500 + b"\0\0")
+        self.assertEqual(b"".join(data for _, data in cell.output), everything * 500 + b"\0\0", cell.errors)
 
     def test_children_get_none_of_our_descriptors(self):
         cell = self.run_cell('new ProcessBuilder("ls", "/proc/self/fd").inheritIO().start().waitFor(); int m;')
-        self.assertEqual(cell.stdout.split(), ["0", "1", "2", "3"])
+        self.assertEqual(cell.stdout.split(), ["0", "1", "2", "3"], cell.errors)
 
     def test_output_that_is_of_no_use_is_left_out(self):
         cell = self.run_cell('for (int i = 0; i < 20000; i++) System.out.print("x".repeat(1000)); System.err.println("e");', room=1000)
