@@ -61,13 +61,17 @@ struct Profile {
     test: bool,
 }
 
-/// Has Clippy's driver compile the workspace: it is the compiler, and judges what it compiles. `cargo clippy` would go through all
-/// sources, and through those of all dependencies, once more. A warning is an error.
+/// Has Clippy's driver compile the workspace, and `rustdoc` judge its documents beside (`compiler.sh`). `cargo clippy` and `cargo
+/// doc` would each go through all sources, and through those of all dependencies, once more. A warning is an error.
 ///
 /// Nothing is kept for an incremental build: that takes longer where there was none, and as much room again.
 pub(super) fn judged(command: &mut Command) -> &mut Command {
     command
-        .env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver")
+        .env(
+            "RUSTC_WORKSPACE_WRAPPER",
+            workspace_root().join("xtask/src/test/compiler.sh"),
+        )
+        .env("OFFLEASH_DOCUMENTS", program::target_directory().join("doc"))
         // As `cargo clippy --no-deps -- --deny warnings` says it to the driver.
         .env(
             "CLIPPY_ARGS",

@@ -6,12 +6,12 @@
 //! machines. Users' tests run beside one another.
 
 mod compiled;
+mod examples;
 mod libtest;
 mod ordinary_user;
 mod prerequisites;
 mod runner;
 mod scratch;
-mod sources;
 mod summary;
 mod times;
 mod virtual_machine;
@@ -38,7 +38,7 @@ pub(crate) struct TestOptions {
     /// Run only the tests in a virtual machine
     #[arg(long, conflicts_with = "quick")]
     only_vm: bool,
-    /// Run only the tests, and leave the checks of format and documents out
+    /// Run only the tests, and leave the check of format and the examples in documents out
     #[arg(long, conflicts_with = "only_vm")]
     only_tests: bool,
 }
@@ -59,12 +59,13 @@ pub(crate) fn run(options: &TestOptions) -> Result<(), TaskError> {
     let compiled = build_beside_sdks(&mut summary, options);
     std::thread::scope(|scope| {
         // Tests wait a third of their time.
-        let checks = checks_sources.then(|| scope.spawn(|| sources::check_beside_tests(compiled.is_some())));
-        if let Some(compiled) = &compiled {
-            run_tests(&mut summary, compiled, options);
-        }
-        if let Some(checks) = checks {
-            summary.absorb(joined(checks));
+        let Some(compiled) = &compiled else {
+            return;
+        };
+        let examples = checks_sources.then(|| scope.spawn(examples::run_beside_tests));
+        run_tests(&mut summary, compiled, options);
+        if let Some(examples) = examples {
+            summary.absorb(joined(examples));
         }
     });
     print!("{summary}");
@@ -88,7 +89,7 @@ fn build_beside_sdks(summary: &mut Summary, options: &TestOptions) -> Option<Com
             })
         });
         let mut compiled = None;
-        step(summary, "build and lint", || {
+        step(summary, "build, lint, documents", || {
             compiled = Some(compiled::build()?);
             Ok(Vec::new())
         });
