@@ -109,6 +109,13 @@ fn who_lies_is_not_believed_and_who_stops_is_not_waited_for() {
             update(&[rectangle([0, 65535, 1, 1], ENCODING_RAW, &[])]),
             update(&[rectangle([0, 0, 1, 1], 7, &[])]),
             update(&[rectangle([1, 0, 1, 1], ENCODING_SIZE, &[])]),
+            // What costs much more here than there.
+            update(&[
+                rectangle([0, 0, 3, 2], ENCODING_SIZE, &[]),
+                rectangle([0, 0, 3, 2], ENCODING_SIZE, &[]),
+            ]),
+            update(&[rectangle([0, 0, 0, 2], ENCODING_RAW, &[])]),
+            update(&[rectangle([0, 0, 3, 0], ENCODING_RAW, &[])]),
             vec![9],
             vec![3, 0, 0, 0, 255, 255, 255, 255],
         ] {
@@ -125,6 +132,32 @@ fn who_lies_is_not_believed_and_who_stops_is_not_waited_for() {
         assert!(matches!(observer.changed().await, Err(DesktopError::Timeout)));
         drop(server);
         assert!(matches!(observer.changed().await, Err(DesktopError::Closed(_))));
+    });
+}
+
+#[test]
+fn what_shows_nothing_comes_a_thousand_times_a_second_and_an_update_has_an_end() {
+    run(async {
+        let nothing = [vec![2; 500], update(&[]).repeat(500)].concat();
+        let picture = update(&[rectangle([0, 0, 3, 2], ENCODING_RAW, &[0; 24])]);
+        let (observer, _server) = looking([greeting(3, 2), nothing, picture].concat()).await;
+        let start = tokio::time::Instant::now();
+        observer.unwrap().changed().await.unwrap();
+        assert!(start.elapsed() >= 1000 * PAUSE, "{:?}", start.elapsed());
+
+        let all = rectangle([0, 0, 500, 500], ENCODING_RAW, &vec![0; 500 * 500 * BYTES]);
+        let (ours, mut theirs) = tokio::io::duplex(1 << 20);
+        let many = update(&vec![all; 2 * MAX_PIXELS / (500 * 500) + 1]);
+        let told = tokio::spawn(async move {
+            theirs
+                .write_all(&[greeting(500, 500), many].concat())
+                .await
+                .map(|()| theirs)
+        });
+        let mut observer = ScreenObserver::open(ours).await.unwrap();
+        assert!(matches!(observer.changed().await, Err(DesktopError::Malformed { .. })));
+        drop(observer);
+        told.abort();
     });
 }
 
