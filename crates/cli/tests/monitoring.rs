@@ -203,19 +203,25 @@ fn files_that_are_encrypted_one_after_the_other_stay_as_they_are() {
     let program = "import os, time\nfor top, _, names in sorted(os.walk('.')):\n for name in names:\n  path = os.path.join(top, name)\n  \
                    data = os.urandom(os.path.getsize(path))\n  with open(path, 'wb') as f: f.write(data)\n  time.sleep(0.005)\n\
                    time.sleep(60)";
-    let site = Site::new();
-    documents(&site);
-    let policy = format!("{}[filesystem]\nworkspace = \"rw\"\n", kills("mass-overwrite"));
-    let ended = run(&site, &policy, &[], program);
-    assert_ended_by(&site, &ended, "mass-overwrite");
-    let kept = std::fs::read_to_string(site.workspace().join("d0/0.txt")).unwrap();
-    assert!(kept.starts_with("words of a person"));
-    assert_eq!(ended.0["changes"]["applied"], false, "{:#}", ended.0);
-    let evidence = &ended.0["alerts"][0]["evidence"][0];
-    assert!(
-        evidence.as_str().is_some_and(|path| path.ends_with(".txt")),
-        "{evidence}"
-    );
+    // One that is through before anybody looks is looked at when it has ended.
+    let quick = program
+        .replace("time.sleep(0.005)", "pass")
+        .replace("time.sleep(60)", "pass");
+    for program in [program, &quick] {
+        let site = Site::new();
+        documents(&site);
+        let policy = format!("{}[filesystem]\nworkspace = \"rw\"\n", kills("mass-overwrite"));
+        let ended = run(&site, &policy, &[], program);
+        assert_ended_by(&site, &ended, "mass-overwrite");
+        let kept = std::fs::read_to_string(site.workspace().join("d0/0.txt")).unwrap();
+        assert!(kept.starts_with("words of a person"));
+        assert_eq!(ended.0["changes"]["applied"], false, "{:#}", ended.0);
+        let evidence = &ended.0["alerts"][0]["evidence"][0];
+        assert!(
+            evidence.as_str().is_some_and(|path| path.ends_with(".txt")),
+            "{evidence}"
+        );
+    }
 }
 
 #[test]

@@ -66,24 +66,32 @@ impl SandboxMonitor {
         }
     }
 
-    /// Whether it is time for a sample; also before, at the end of a sandbox that is not younger than any. Never without rules.
+    /// Whether it is time for a sample; also before, at the end of a sandbox that is not younger than any, or may leave files.
+    /// Never without rules.
     pub(crate) fn is_due(&self, is_end: bool) -> bool {
         if !self.watches {
             return false;
         }
         let now = Instant::now();
-        now >= self.due || (is_end && now >= self.began + WORTH_A_LAST)
+        now >= self.due || (is_end && (self.workspace.is_some() || now >= self.began + WORTH_A_LAST))
     }
 
-    /// Takes a sample; the rules that fire, of which nobody was told yet.
-    pub(crate) fn look(&mut self, sandbox: &mut dyn Sandbox, gateway: Option<&Gateway>) -> Vec<AlertRecord> {
+    /// Takes a sample, the last one at the end; the rules that fire, of which nobody was told yet.
+    pub(crate) fn look(
+        &mut self,
+        sandbox: &mut dyn Sandbox,
+        gateway: Option<&Gateway>,
+        is_end: bool,
+    ) -> Vec<AlertRecord> {
         let now = Instant::now();
         self.due = now + PERIOD;
         let activity = sandbox.activity(self.counts_forks);
-        if activity.cpu_us != self.cpu_us
-            && let Some(workspace) = &mut self.workspace
-        {
-            workspace.look(now);
+        if let Some(workspace) = &mut self.workspace {
+            match is_end {
+                true => workspace.look_at_once(),
+                false if activity.cpu_us != self.cpu_us => workspace.look(now),
+                false => {}
+            }
         }
         self.cpu_us = activity.cpu_us;
         let age_ms = u64::try_from((now - self.began).as_millis()).unwrap_or(u64::MAX);

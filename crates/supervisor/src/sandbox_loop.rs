@@ -330,8 +330,10 @@ impl<'a> SandboxLoop<'a> {
     pub(crate) fn run<C: SandboxClient>(mut self, client: &mut C) -> Result<LoopEnd, IsolationError> {
         loop {
             if let Some(ending) = self.held.findings.ending.take() {
-                self.watch(client, true);
-                let limits_hit = self.held.findings.limits_hit;
+                self.watch(client, Some(&ending));
+                let findings = self.held.findings;
+                let ending = findings.ending.unwrap_or(ending);
+                let limits_hit = findings.limits_hit;
                 return Ok(LoopEnd { ending, limits_hit });
             }
             let ready = self.wait(client)?;
@@ -346,7 +348,7 @@ impl<'a> SandboxLoop<'a> {
             if ready.tool_questions {
                 self.hear_tools(client);
             }
-            self.watch(client, false);
+            self.watch(client, None);
             client.turn(&mut self.held)?;
             self.put_questions(client);
             self.settle();
@@ -421,9 +423,10 @@ impl<'a> SandboxLoop<'a> {
     }
 
     /// Samples what the sandbox does when that is due, and does what rules ask for that fire. At the end of the loop there is
-    /// nothing left to be done, but to be told.
-    fn watch<C: SandboxClient>(&mut self, client: &mut C, is_end: bool) {
-        if client.attention() != Attention::Full || !self.held.monitor.is_due(is_end) {
+    /// nothing left to be done, but to be told; only a command that has ended can still be ended by a rule, so that nothing of
+    /// it is written back.
+    fn watch<C: SandboxClient>(&mut self, client: &mut C, end: Option<&Ending>) {
+        if client.attention() != Attention::Full || !self.held.monitor.is_due(end.is_some()) {
             return;
         }
         let LoopSandbox {
@@ -432,8 +435,12 @@ impl<'a> SandboxLoop<'a> {
             monitor,
             ..
         } = &mut self.held;
-        for mut alert in monitor.look(&mut **sandbox, *gateway) {
-            alert.not_done = match is_end && alert.action > MonitorAction::Alert {
+        for mut alert in monitor.look(&mut **sandbox, *gateway, end.is_some()) {
+            let is_late = match (alert.action, end) {
+                (_, None) | (MonitorAction::Kill, Some(Ending::Command(_))) => false,
+                (action, Some(_)) => action > MonitorAction::Alert,
+            };
+            alert.not_done = match is_late {
                 true => Some("it had ended already".to_owned()),
                 false => self.act(client, &alert).err(),
             };

@@ -109,6 +109,12 @@ impl WorkspaceWatch {
         if now < self.due {
             return;
         }
+        self.look_at_once();
+        self.due = now + PERIOD.max(now.elapsed() * PART);
+    }
+
+    /// Looks, if anything was written since.
+    pub(super) fn look_at_once(&mut self) {
         let free = rustix::fs::fstatvfs(&self.upper)
             .ok()
             .map(|free| (free.f_bfree, free.f_ffree));
@@ -117,7 +123,6 @@ impl WorkspaceWatch {
         }
         self.free = free;
         self.scan();
-        self.due = now + PERIOD.max(now.elapsed() * PART);
     }
 
     fn scan(&mut self) {
