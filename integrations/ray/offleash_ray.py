@@ -168,7 +168,11 @@ def _value(told, depth=0):
 
         import numpy
 
-        return numpy.load(io.BytesIO(base64.b64decode(content, validate=True)), allow_pickle=False)
+        packed = base64.b64decode(content, validate=True)
+        if not packed.startswith(numpy.lib.format.MAGIC_PREFIX):
+            # An archive of arrays is loaded, too, and is something else.
+            raise ValueError("it has no array where one should be")
+        return numpy.load(io.BytesIO(packed), allow_pickle=False)
     raise ValueError(f"it has a `{kind}`")
 
 

@@ -29,6 +29,7 @@ class ByteQueue {
   }
 
   push(bytes) {
+    if (this.failure) return;
     this.chunks.push(bytes);
     this.length += bytes.length;
     if (this.length > MAX_WAITING) this.fail(new Error('The screen says too much.'));
@@ -90,6 +91,11 @@ class Unpacker {
         const { done, value } = await reader.read();
         if (done) break;
         this.out.push(value);
+        if (this.out.failure) {
+          // A little that is packed may be a lot.
+          await reader.cancel();
+          return;
+        }
       }
     } catch {
       // What waits for it is told.

@@ -3,6 +3,7 @@
 //! Pure: no socket, no file, no clock. The browser is told to speak of its pages; of what it says some fields are taken,
 //! each cut, and so many a second. Whatever else it says is passed over.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -337,6 +338,7 @@ fn told(method: &str, params: &Value) -> Option<Map<String, Value>> {
     let mut told = Map::new();
     for (name, pointer) in fields {
         let value = match params.pointer(pointer) {
+            Some(Value::String(url)) if *name == "url" => Value::from(cut(&without_user(url))),
             Some(Value::String(text)) => Value::from(cut(text)),
             Some(value @ (Value::Number(_) | Value::Bool(_))) => value.clone(),
             _ => continue,
@@ -366,12 +368,34 @@ fn told(method: &str, params: &Value) -> Option<Map<String, Value>> {
     Some(told)
 }
 
+/// An address, or what is relative to one, without the name and the password of a user.
+fn without_user(url: &str) -> Cow<'_, str> {
+    let authority = url
+        .find("//")
+        .filter(|at| *at == 0 || (url[..*at].ends_with(':') && !url[..*at].contains(['/', '?', '#'])))
+        .map(|at| at + 2);
+    let Some(start) = authority else {
+        return url.into();
+    };
+    let end = url[start..]
+        .find(['/', '?', '#', '\\'])
+        .map_or(url.len(), |at| start + at);
+    match url[start..end].rfind('@') {
+        Some(at) => format!("{}{}", &url[..start], &url[start + at + 1..]).into(),
+        None => url.into(),
+    }
+}
+
 /// Those of `kept` among headers, by their names in small letters.
 fn headers(params: &Value, pointer: &str, kept: &[&str]) -> Map<String, Value> {
     let all = params.pointer(pointer).and_then(Value::as_object).into_iter().flatten();
     let named = all.filter_map(|(name, value)| {
         let name = kept.iter().find(|kept| kept.eq_ignore_ascii_case(name))?;
-        let value: String = value.as_str()?.chars().take(MAX_HEADER).collect();
+        let value = match *name {
+            "location" => without_user(value.as_str()?),
+            _ => value.as_str()?.into(),
+        };
+        let value: String = value.chars().take(MAX_HEADER).collect();
         Some(((*name).to_owned(), Value::from(value)))
     });
     named.collect()

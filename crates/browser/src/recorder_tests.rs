@@ -153,3 +153,27 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn addresses_are_kept_without_the_name_and_the_password_of_a_user() {
+    for (url, kept) in [
+        ("http://user:secret@a.example/b@c?d=e@f", "http://a.example/b@c?d=e@f"),
+        ("https://u@p@a.example", "https://a.example"),
+        ("//user:secret@a.example/", "//a.example/"),
+        ("ws://user:secret@a.example?x", "ws://a.example?x"),
+        ("http://user:secret@a.example\\@b", "http://a.example\\@b"),
+        ("http://a.example/x//y@z", "http://a.example/x//y@z"),
+        ("/b//c@d", "/b//c@d"),
+        ("data:,//a@b", "data:,//a@b"),
+        ("mailto:a@b.example", "mailto:a@b.example"),
+    ] {
+        assert_eq!(without_user(url), kept);
+    }
+    let mut recorder = Recorder::new(false);
+    attached(&mut recorder, "S", "page");
+    let answered = json!({ "requestId": "1", "response": { "url": "http://u:p@a.example/", "status": 302,
+        "headers": { "Location": "http://u:p@b.example/" } } });
+    let told = params(&said(&mut recorder, "S", "Network.responseReceived", answered));
+    assert_eq!(told["url"], "http://a.example/");
+    assert_eq!(told["headers"]["location"], "http://b.example/");
+}
