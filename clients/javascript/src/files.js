@@ -21,7 +21,8 @@ function entryOf(entry) {
   }
 }
 
-const target = (path) => `/files?${new URLSearchParams({ path })}`
+// Files are asked for as the user of the query; other services ask the headers for it.
+const target = (path, user) => `/files?${new URLSearchParams({ path, ...(user && { username: user }) })}`
 
 /** Files in a sandbox. Relative paths begin in the user's home. */
 export class Files {
@@ -33,9 +34,9 @@ export class Files {
 
   /** A file, as `text`, `bytes`, `blob` or `stream`; throws `FileNotFoundError` where there is none. */
   async read(path, { format = 'text', user, requestTimeoutMs } = {}) {
-    const options = { headers: this.#services.headers(user), timeoutMs: requestTimeoutMs, ...ofFiles }
-    if (format === 'stream') return this.#services.api.stream('GET', target(path), { ...options, silenceMs: 120_000 })
-    const bytes = await this.#services.api.bytes('GET', target(path), options)
+    const options = { headers: this.#services.headers(), timeoutMs: requestTimeoutMs, ...ofFiles }
+    if (format === 'stream') return this.#services.api.stream('GET', target(path, user), { ...options, silenceMs: 120_000 })
+    const bytes = await this.#services.api.bytes('GET', target(path, user), options)
     if (format === 'text') return bytes.toString()
     if (format === 'bytes') return new Uint8Array(bytes)
     if (format === 'blob') return new Blob([bytes])
@@ -45,10 +46,10 @@ export class Files {
   /** Writes a file, or several (`[{ path, data }]`); directories on the way to it are made. */
   async write(path, data, options) {
     if (Array.isArray(path)) return this.writeFiles(path, data)
-    const headers = this.#services.headers(options?.user, { 'Content-Type': 'application/octet-stream' })
+    const headers = this.#services.headers(undefined, { 'Content-Type': 'application/octet-stream' })
     const content = await bytesOf(data)
     const about = { headers, content, timeoutMs: options?.requestTimeoutMs }
-    return JSON.parse((await this.#services.api.bytes('POST', target(path), about)).toString())[0]
+    return JSON.parse((await this.#services.api.bytes('POST', target(path, options?.user), about)).toString())[0]
   }
 
   /** Writes several files. */

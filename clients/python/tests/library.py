@@ -1,20 +1,17 @@
-"""The library against a server of its own that it starts itself; says which cases failed, and ends the server.
+"""The library against a server of its own that it starts itself.
 
 Arguments: documents whose examples are run, too. OFFLEASH_BINARY names the program; XDG_STATE_HOME where its state is.
 """
 
 import asyncio
-import inspect
 import os
-import re
 import subprocess
 import sys
 import threading
-import time
-import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import offleash
+from harness import case, equal, eventually, main, raises
 from offleash import (
     AsyncSandbox,
     CommandExitException,
@@ -23,6 +20,7 @@ from offleash import (
     FileType,
     InvalidArgumentException,
     NotFoundException,
+    PermissionDeniedException,
     PtySize,
     Sandbox,
     SandboxNotFoundException,
@@ -33,33 +31,6 @@ from offleash import (
     approvals,
     volumes,
 )
-
-CASES = []
-
-
-def case(function):
-    CASES.append(function)
-    return function
-
-
-def equal(value, wanted):
-    assert value == wanted, f"{value!r} instead of {wanted!r}"
-
-
-def raises(kind, call, *arguments, **named):
-    try:
-        answer = call(*arguments, **named)
-    except kind as error:
-        return error
-    raise AssertionError(f"{kind} was not raised, but this answered: {answer!r}")
-
-
-def eventually(condition):
-    deadline = time.monotonic() + 30
-    while not (answer := condition()):
-        assert time.monotonic() < deadline, "never"
-        time.sleep(0.02)
-    return answer
 
 
 @case
@@ -143,6 +114,9 @@ def files_are_those_of_e2b(sandbox):
     assert info.modified_time is not None
     equal(files.rename("dir/a.txt", "dir/d.txt").name, "d.txt")
     assert files.make_dir("made") and not files.make_dir("made")
+    # Who reads and writes is who is named.
+    equal((files.write("/srv/mine", "x", user="root").path, files.get_info("/srv/mine").owner), ("/srv/mine", "root"))
+    raises(PermissionDeniedException, files.write, "/srv/other", "x")
     files.remove("dir")
     equal(raises(FileNotFoundException, files.read, "dir/d.txt").code, 404)
     raises(FileNotFoundException, files.list, "dir")
@@ -375,56 +349,8 @@ def without_the_program_it_says_so():
     assert "`offleash` is not found" in said and "OFFLEASH_BINARY" in said, said
 
 
-def examples(path):
-    """The examples of a document, each a case of its own."""
-    with open(path) as document:
-        text = document.read()
-    for number, found in enumerate(re.finditer(r"^```python\n(.*?)^```", text, re.M | re.S), 1):
-        line = text[: found.start()].count("\n") + 1
-
-        def example(code="\n" * line + found.group(1)):
-            exec(compile(code, path, "exec"), {"__name__": "example"})
-
-        example.__name__ = f"example_{number}_of_{os.path.basename(path)}"
-        CASES.append(example)
-
-
-def run(function, shared=[]):
-    """Runs a case; those that want a sandbox share one."""
-    wants_sandbox = any(parameter.default is parameter.empty for parameter in inspect.signature(function).parameters.values())
-    if inspect.iscoroutinefunction(function):
-        asyncio.run(asyncio.wait_for(function(), 60))
-    elif wants_sandbox:
-        shared or shared.append(Sandbox.create(timeout=600))
-        function(shared[0])
-    else:
-        function()
-
-
-def main():
-    for path in sys.argv[1:]:
-        examples(path)
-    failed = 0
-    only = os.environ.get("ONLY")
-    for function in CASES:
-        if only and only not in function.__name__:
-            continue
-        began = time.monotonic()
-        try:
-            run(function)
-            print(f"ok {function.__name__} {time.monotonic() - began:.2f} s", flush=True)
-        except BaseException:
-            failed += 1
-            print(f"FAILED {function.__name__}\n{traceback.format_exc()}", flush=True)
-    for left in list(Sandbox.list()):
-        Sandbox.kill(left.sandbox_id)
-    for left in volumes.list():
-        eventually(lambda: not volumes.get(left).in_use)
-        volumes.remove(left)
-    offleash.daemon.stop()
-    print(f"{len(CASES)} cases, {failed} failed", flush=True)
-    sys.exit(1 if failed else 0)
-
+# Its cases are run after these, which begin without a server.
+import modal_cases  # noqa: E402, F401
 
 if __name__ == "__main__":
     main()

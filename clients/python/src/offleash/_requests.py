@@ -79,7 +79,8 @@ def has_rules(body: Mapping[str, Any]) -> bool:
     return any(body.get(name) for name in _RULES.values())
 
 
-VolumeMounts = Mapping[str, Union[str, Volume]]
+#: A volume or its name, or `{"volume": NAME, "read_only": True}`, by the path that it has inside.
+VolumeMounts = Mapping[str, Union[str, Volume, Mapping[str, Any]]]
 Milliseconds = int
 
 
@@ -139,7 +140,9 @@ def sandbox_body(
     return without_none(body)
 
 
-def _mount(path: str, volume: Union[str, Volume]) -> Dict[str, Any]:
+def _mount(path: str, volume: Union[str, Volume, Mapping[str, Any]]) -> Dict[str, Any]:
+    if isinstance(volume, Mapping):
+        return {**volume, "path": path}
     return {"volume": volume.name if isinstance(volume, Volume) else volume, "path": path}
 
 

@@ -17,7 +17,7 @@ macro_rules! sources {
     };
 }
 
-const PYTHON: [(&str, &str); 39] = sources![
+const PYTHON: [(&str, &str); 51] = sources![
     "clients/python/scripts/make_sync.py",
     "clients/python/src/offleash/__init__.py",
     "clients/python/src/offleash/_async/__init__.py",
@@ -57,10 +57,25 @@ const PYTHON: [(&str, &str); 39] = sources![
     "clients/python/src/offleash/_sync/volumes.py",
     "clients/python/src/offleash/_sync/watch.py",
     "clients/python/src/offleash/_tool.py",
+    "clients/python/src/offleash/modal/__init__.py",
+    "clients/python/src/offleash/modal/_both.py",
+    "clients/python/src/offleash/modal/_tunnel.py",
+    "clients/python/src/offleash/modal/app.py",
+    "clients/python/src/offleash/modal/container_process.py",
+    "clients/python/src/offleash/modal/exception.py",
+    "clients/python/src/offleash/modal/filesystem.py",
+    "clients/python/src/offleash/modal/image.py",
+    "clients/python/src/offleash/modal/io_streams.py",
+    "clients/python/src/offleash/modal/sandbox.py",
+    "clients/python/src/offleash/modal/secret.py",
+    "clients/python/src/offleash/modal/volume.py",
 ];
 
-const PYTHON_CASES: [(&str, &str); 3] = sources![
+/// The first is run with the last two.
+const PYTHON_CASES: [(&str, &str); 5] = sources![
     "clients/python/tests/library.py",
+    "clients/python/tests/harness.py",
+    "clients/python/tests/modal_cases.py",
     "docs/python.md",
     "docs/tutorials/code-interpreter.md",
 ];
@@ -104,7 +119,8 @@ fn the_python_library_does_what_it_says() {
     checked.arg("-s").arg(place.of(PYTHON[0].0)).arg("--check");
     assert_good(checked);
     let mut command = Command::new(system_python());
-    command.arg("-s").args(PYTHON_CASES.map(|(name, _)| place.of(name)));
+    let [program, _, _, documents @ ..] = PYTHON_CASES.map(|(name, _)| place.of(name));
+    command.arg("-s").arg(program).args(documents);
     let paths = [place.of("clients/python/src"), libraries];
     place.run(command, &[("PYTHONPATH", std::env::join_paths(paths).unwrap())]);
     place.end();

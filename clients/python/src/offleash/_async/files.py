@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 from .. import _errors
 from .._errors import FileNotFoundException, InvalidArgumentException
 from .._models import EntryInfo, WriteEntry, WriteInfo
+from .._requests import without_none
 from .api import AsyncServices
 from .watch import AsyncWatching
 
@@ -40,16 +41,16 @@ class AsyncFiles(AsyncWatching):
             return self._pieces(path, user)
         if format not in ("text", "bytes"):
             raise InvalidArgumentException(f"format: `{format}` is none of `text`, `bytes` and `stream`")
-        headers = self._services.headers(user)
-        target = "/files?" + urlencode({"path": path})
+        headers = self._services.headers()
+        target = _target(path, user)
         answer = await self._services.api.send(
             "GET", target, headers=headers, timeout=request_timeout, not_found=FileNotFoundException
         )
         return bytearray(answer.content) if format == "bytes" else answer.content.decode(errors="replace")
 
     async def _pieces(self, path: str, user: Optional[str]) -> AsyncIterator[bytes]:
-        target = "/files?" + urlencode({"path": path})
-        headers = self._services.headers(user)
+        target = _target(path, user)
+        headers = self._services.headers()
         async with self._services.api.stream("GET", target, headers=headers, silence=120, not_found=FileNotFoundException) as answer:
             async for piece in answer.aiter_bytes():
                 yield piece
@@ -58,8 +59,8 @@ class AsyncFiles(AsyncWatching):
         self, path: str, data: Data, user: Optional[str] = None, request_timeout: Optional[float] = None
     ) -> WriteInfo:
         """Writes a file; directories on the way to it are made."""
-        target = "/files?" + urlencode({"path": path})
-        headers = self._services.headers(user, **{"Content-Type": "application/octet-stream"})
+        target = _target(path, user)
+        headers = self._services.headers(**{"Content-Type": "application/octet-stream"})
         answer = await self._services.api.send("POST", target, headers=headers, timeout=request_timeout, content=_content(data))
         return WriteInfo.of(answer.json()[0])
 
@@ -120,6 +121,11 @@ class AsyncFiles(AsyncWatching):
         return await self._services.call(
             f"filesystem.Filesystem/{method}", message, user=user, timeout=timeout, not_found=FileNotFoundException
         )
+
+
+def _target(path: str, user: Optional[str]) -> str:
+    # Files are asked for as the user of the query; other services ask the headers for it.
+    return "/files?" + urlencode(without_none({"path": path, "username": user}))
 
 
 def _content(data: Data) -> bytes:
