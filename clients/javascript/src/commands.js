@@ -71,9 +71,9 @@ export class CommandHandle {
     return this.result
   }
 
-  /** Kills it; answers whether it was there. */
-  kill() {
-    return sendSignal(this.#services, this.pid)
+  /** Kills it, or ends it with `{ signal: 'SIGTERM' }`; answers whether it was there. */
+  kill(options) {
+    return sendSignal(this.#services, this.pid, options)
   }
 
   sendStdin(data, options) {
@@ -90,9 +90,9 @@ export class CommandHandle {
   }
 }
 
-async function sendSignal(services, pid, options) {
+async function sendSignal(services, pid, { signal = 'SIGKILL', ...options } = {}) {
   try {
-    await services.call('process.Process/SendSignal', { process: { pid }, signal: 'SIGNAL_SIGKILL' }, options)
+    await services.call('process.Process/SendSignal', { process: { pid }, signal: `SIGNAL_${signal}` }, options)
   } catch (error) {
     if (error instanceof NotFoundError) return false
     throw error
@@ -133,6 +133,11 @@ export class Commands {
     const message = { process: config, stdin: options.stdin ?? false }
     const handle = await started(this.#services, 'Start', message, options)
     return options.background ? handle : handle.wait()
+  }
+
+  /** Starts a program without a shell; answers a handle of it. */
+  start(cmd, args = [], { envs = {}, cwd, stdin = false, ...options } = {}) {
+    return started(this.#services, 'Start', { process: { cmd, args, envs, cwd }, stdin }, options)
   }
 
   /** The commands that run. */

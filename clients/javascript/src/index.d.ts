@@ -109,6 +109,11 @@ export interface RequestOptions {
   requestTimeoutMs?: number
 }
 
+export interface KillOptions extends RequestOptions {
+  /** `SIGKILL` if absent. */
+  signal?: 'SIGKILL' | 'SIGTERM'
+}
+
 export class CommandHandle {
   readonly pid: number
   readonly stdout: string
@@ -116,7 +121,7 @@ export class CommandHandle {
   readonly exitCode: number | undefined
   readonly error: string | undefined
   wait(): Promise<CommandResult>
-  kill(): Promise<boolean>
+  kill(options?: KillOptions): Promise<boolean>
   sendStdin(data: string | Uint8Array, options?: RequestOptions): Promise<void>
   closeStdin(options?: RequestOptions): Promise<void>
   disconnect(): Promise<void>
@@ -134,6 +139,7 @@ export interface ProcessInfo {
 export interface Commands {
   run(cmd: string, options: StartOptions & { background: true }): Promise<CommandHandle>
   run(cmd: string, options?: StartOptions & { background?: false }): Promise<CommandResult>
+  start(cmd: string, args?: string[], options?: StartOptions): Promise<CommandHandle>
   list(options?: RequestOptions): Promise<ProcessInfo[]>
   connect(pid: number, options?: StartOptions): Promise<CommandHandle>
   kill(pid: number, options?: RequestOptions): Promise<boolean>

@@ -221,6 +221,96 @@ inSandbox('ports are reached', async (sandbox) => {
   equal(await (await fetch(await sandbox.downloadUrl('/home/user/index.html'))).text(), 'served')
 })
 
+// The names of `@vercel/sandbox`.
+const vercel = await import(pathToFileURL(join(dirname(library), 'vercel.js')))
+
+cases.push([
+  'commands and files are those of Vercel',
+  async () => {
+    const sandbox = await vercel.Sandbox.create({ env: { A: 'a' }, tags: { of: 'tests' }, ports: [8000], resources: { vcpus: 1 }, timeout: 60_000 })
+    equal([sandbox.vcpus, sandbox.memory, sandbox.tags, sandbox.status], [1, 2048, { of: 'tests' }, 'running'])
+    const done = await sandbox.runCommand({ cmd: 'sh', args: ['-c', 'pwd; echo $A $B; echo err >&2; exit 3'], env: { B: 'b' } })
+    equal([done.exitCode, await done.stdout(), await done.stderr()], [3, '/vercel/sandbox\na b\n', 'err\n'])
+    assert(done instanceof vercel.CommandFinished)
+    equal((await (await sandbox.runCommand({ cmd: 'id', args: ['-un'], sudo: true })).stdout()).trim(), 'root')
+    equal((await sandbox.runCommand('sleep', ['99'], { timeoutMs: 100 })).exitCode, 137)
+    await raises(offleash.InvalidArgumentError, sandbox.runCommand('no-such-program'))
+    const detached = await sandbox.runCommand({ cmd: 'sh', args: ['-c', 'echo one; exec sleep 99'], detached: true })
+    equal((await detached.logs().next()).value, { stream: 'stdout', data: 'one\n' })
+    equal(detached.exitCode, null)
+    const again = await sandbox.getCommand(detached.cmdId)
+    await again.kill()
+    equal([(await detached.wait()).exitCode, (await again.wait()).exitCode], [143, 143])
+    const aborted = await sandbox.runCommand({ cmd: 'sleep', args: ['99'], signal: AbortSignal.timeout(50) }).catch((error) => error)
+    equal(aborted.name, 'TimeoutError')
+    await sandbox.writeFiles([{ path: 'a/run.sh', content: '#!/bin/sh\necho ran', mode: 0o755 }, { path: '/tmp/b', content: Buffer.from([255]) }])
+    equal(await (await sandbox.runCommand('./a/run.sh')).stdout(), 'ran\n')
+    equal([await sandbox.readFile({ path: 'none' }), [...(await sandbox.readFileToBuffer({ path: '/tmp/b' }))]], [null, [255]])
+    const read = await sandbox.readFile({ path: 'run.sh', cwd: 'a' })
+    equal(Buffer.concat(await read.toArray()).toString(), '#!/bin/sh\necho ran')
+    equal([await sandbox.fs.readdir('a'), (await sandbox.fs.stat('a')).isDirectory()], [['run.sh'], true])
+    equal((await sandbox.fs.readFile('none').catch((error) => error)).code, 'ENOENT')
+    await sandbox.fs.appendFile('log', 'x')
+    await sandbox.fs.rename('log', 'other')
+    equal(await sandbox.fs.readFile('other', 'utf8'), 'x')
+    await sandbox.fs.rm('a', { recursive: true })
+    assert(!(await sandbox.fs.exists('a')))
+    assert.match(sandbox.domain(8000), /\/_port\/.*\/8000$/)
+    assert.throws(() => sandbox.domain(9000), offleash.InvalidArgumentError)
+    await sandbox.delete()
+  },
+])
+
+cases.push([
+  'sandboxes of Vercel are stopped and go on',
+  async () => {
+    const sandbox = await vercel.Sandbox.getOrCreate({ name: 'kept', onCreate: (made) => made.writeFiles([{ path: 'a', content: 'kept' }]) })
+    equal((await sandbox.stop()).status, 'stopped')
+    equal(await (await sandbox.runCommand('cat', ['a'])).stdout(), 'kept')
+    const same = await vercel.Sandbox.getOrCreate({ name: 'kept', onCreate: () => assert.fail('it is there') })
+    equal([same.sandboxId, (await vercel.Sandbox.list({ namePrefix: 'ke' })).sandboxes.map(({ name }) => name)], [sandbox.sandboxId, ['kept']])
+    const before = sandbox.expiresAt
+    await sandbox.extendTimeout(60_000)
+    assert(sandbox.expiresAt > before)
+    await sandbox.updateNetworkPolicy({ allow: ['example.com'] })
+    equal((await Sandbox.getInfo(sandbox.sandboxId)).raw.policy.allow, ['example.com'])
+    const snapshot = await sandbox.snapshot()
+    equal(sandbox.status, 'stopped')
+    const copy = await vercel.Sandbox.create({ source: { type: 'snapshot', snapshotId: snapshot.snapshotId }, persistent: false })
+    equal((await copy.readFileToBuffer({ path: 'a' })).toString(), 'kept')
+    await copy.stop()
+    await raises(offleash.NotFoundError, vercel.Sandbox.get({ name: copy.name }))
+    await snapshot.delete()
+    await raises(offleash.NotFoundError, vercel.Snapshot.get({ snapshotId: snapshot.snapshotId }))
+    await sandbox.delete()
+  },
+])
+
+cases.push([
+  'what Vercel has and we have not is an error',
+  async () => {
+    for (const options of [
+      { region: 'iad1' },
+      { mounts: {} },
+      { image: 'vercel/sandbox/universal' },
+      { networkPolicy: { allow: { 'a.example': [{ transform: [] }] } } },
+      { networkPolicy: { allow: ['a.example'], subnets: { deny: ['10.0.0.0/8'] } } },
+    ]) {
+      await raises(offleash.UnsupportedError, vercel.Sandbox.create(options))
+    }
+    for (const options of [{ nothing: 1 }, { runtime: 'perl' }, { ports: [0] }, { tags: { 'offleash.level': 'process' } }, { resources: { vcpus: 0.5 } }]) {
+      await raises(offleash.InvalidArgumentError, vercel.Sandbox.create(options))
+    }
+    await raises(offleash.NotFoundError, vercel.Sandbox.create({ runtime: 'node22' }))
+    const closed = await vercel.Sandbox.create({ networkPolicy: 'deny-all', persistent: false })
+    equal((await Sandbox.getInfo(closed.sandboxId)).raw.policy.internet, false)
+    assert.throws(() => closed.asUser('root'), offleash.UnsupportedError)
+    await raises(offleash.UnsupportedError, closed.snapshot({ expiration: 1000 }))
+    await closed.stop()
+    await raises(offleash.SandboxNotRunningError, closed.runCommand('true'))
+  },
+])
+
 cases.push([
   'types name what is there',
   async () => {
@@ -230,6 +320,11 @@ cases.push([
     }
     const methods = Object.getOwnPropertyNames(Sandbox.prototype).filter((name) => name !== 'constructor')
     for (const name of methods) assert.match(types, new RegExp(`\\b${name}\\b`), name)
+    const others = readFileSync(join(dirname(library), 'vercel.d.ts'), 'utf8')
+    for (const name of Object.keys(vercel)) {
+      // Methods that are not there throw, and are in no type.
+      assert.match(others, new RegExp(`\\b${name}\\b`), name)
+    }
   },
 ])
 
@@ -238,7 +333,7 @@ for (const document of documents) {
   let number = 0
   for (const [, code] of blocks) {
     const file = join(dirname(fileURLToPath(import.meta.url)), `example_${++number}.mjs`)
-    writeFileSync(file, code.replaceAll(/from 'offleash'/g, `from ${JSON.stringify(pathToFileURL(library))}`))
+    writeFileSync(file, code.replaceAll(/from 'offleash(\/vercel)?'/g, (_, other) => `from ${JSON.stringify(pathToFileURL(other ? join(dirname(library), 'vercel.js') : library))}`))
     cases.push([`example ${number}`, () => import(pathToFileURL(file))])
   }
 }

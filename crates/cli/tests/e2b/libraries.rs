@@ -80,7 +80,7 @@ const PYTHON_CASES: [(&str, &str); 5] = sources![
     "docs/tutorials/code-interpreter.md",
 ];
 
-const JAVASCRIPT: [(&str, &str); 14] = sources![
+const JAVASCRIPT: [(&str, &str); 18] = sources![
     "clients/javascript/package.json",
     "clients/javascript/src/api.js",
     "clients/javascript/src/code.js",
@@ -95,6 +95,10 @@ const JAVASCRIPT: [(&str, &str); 14] = sources![
     "clients/javascript/src/requests.js",
     "clients/javascript/src/sandbox.js",
     "clients/javascript/src/tools.js",
+    "clients/javascript/src/vercel.d.ts",
+    "clients/javascript/src/vercel.js",
+    "clients/javascript/src/vercel_command.js",
+    "clients/javascript/src/vercel_files.js",
 ];
 
 const JAVASCRIPT_CASES: [(&str, &str); 2] = sources!["clients/javascript/tests/library.mjs", "docs/javascript.md"];
