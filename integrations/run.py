@@ -34,6 +34,19 @@ def installed_python(name, place):
     return python
 
 
+def installed_programs(name, place):
+    """Packages of npm that a test in Python runs the programs of; without their scripts, as all here."""
+    packages = HERE / name / "npm.txt"
+    if packages.exists() and not (place / "npm").exists():
+        npm = ["npm", "install", "--loglevel=error", "--no-audit", "--no-fund", "--ignore-scripts", "--no-package-lock"]
+        (place / "npm").mkdir()
+        try:
+            subprocess.run([*npm, "--prefix", place / "npm", *packages.read_text().split()], check=True, timeout=INSTALL_TIMEOUT)
+        except BaseException:
+            shutil.rmtree(place / "npm")
+            raise
+
+
 def installed_javascript(name, place):
     if not (place / "node_modules").exists():
         place.mkdir(parents=True, exist_ok=True)
@@ -55,6 +68,7 @@ def prepared(name):
         if (HERE / name / "package.json").exists():
             return [["node", installed_javascript(name, place) / "test.js"]]
         python = installed_python(name, place)
+        installed_programs(name, place)
         return [[python, "-s", test] for test in sorted((HERE / name).glob("test*.py"))]
     except (subprocess.SubprocessError, OSError) as error:
         shutil.rmtree(place, ignore_errors=True)
@@ -97,6 +111,7 @@ def main():
                 print(f"SKIP {name}: its packages are not installed: {commands}", flush=True)
                 continue
             environment = {**shared, "PYTHONPATH": os.pathsep.join(map(str, [*paths, HERE / name]))}
+            environment["OFFLEASH_NODE_MODULES"] = str(TARGET / name / "npm" / "node_modules")
             for command in commands:
                 python = command[0] if command[0] != "node" else python
                 failed += not tested(f"{name}/{Path(command[-1]).name}", command, environment)

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""A hook of Claude Code and of the Claude Agent SDK: what the tool Bash is to run, runs in a sandbox of offleash.
+"""A hook of Claude Code, of the Claude Agent SDK and of Codex: what the tool Bash is to run, runs in a sandbox of offleash.
 
-As a program it is a `PreToolUse` hook of Claude Code's settings (`settings.json`). The SDK takes `pre_tool_use` itself.
+As a program it is a `PreToolUse` hook of Claude Code's settings (`settings.json`), and with `--codex` of Codex's
+(`../codex/hooks.json`). The SDK takes `pre_tool_use` itself.
 Changes of the workspace are written back as the mode says: `OFFLEASH_HOOK_MODE` is `rw` (the default), `overlay` or `ro`.
 """
 
@@ -35,4 +36,8 @@ async def pre_tool_use(event, tool_use_id, context):
 
 
 if __name__ == "__main__":
-    json.dump(answer(json.load(sys.stdin)), sys.stdout)
+    said = answer(json.load(sys.stdin))
+    if said and "--codex" in sys.argv:
+        # Codex takes another command only with its permission.
+        said["hookSpecificOutput"]["permissionDecision"] = "allow"
+    json.dump(said, sys.stdout)
