@@ -23,12 +23,25 @@ INSTALL_TIMEOUT = 600
 TEST_TIMEOUT = 600
 
 
+def interpreter_for(name):
+    """A Python that is new enough for an integration: this one, or another in PATH."""
+    asked = HERE / name / "python.txt"
+    least = tuple(map(int, asked.read_text().split("."))) if asked.exists() else (3, 9)
+    if sys.version_info >= least:
+        return sys.executable
+    found = filter(None, (shutil.which(f"python3.{minor}") for minor in range(least[1], least[1] + 8)))
+    python = next(found, None)
+    if python is None:
+        raise OSError(f"it needs Python {'.'.join(map(str, least))}")
+    return python
+
+
 def installed_python(name, place):
     packages = (HERE / name / "packages.txt").read_text().split()
     python = place / "bin" / "python"
     if not python.exists():
         # With the pip that is here, which is made once.
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True, timeout=INSTALL_TIMEOUT)
+        subprocess.run([interpreter_for(name), "-m", "venv", "--without-pip", place], check=True, timeout=INSTALL_TIMEOUT)
         pip = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--disable-pip-version-check", "--no-compile"]
         subprocess.run([*pip, "httpx>=0.24", *packages], check=True, timeout=INSTALL_TIMEOUT)
     return python

@@ -77,6 +77,11 @@ class Image:
             return self._name()
         return next(iter(self._base.values()))
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether it is a template of its own, of what it begins with and steps."""
+        return bool(self._steps)
+
     def __repr__(self) -> str:
         return f"Image({self.object_id!r})"
 
