@@ -30,7 +30,8 @@ def interpreter_for(name):
     if sys.version_info >= least:
         return sys.executable
     found = filter(None, (shutil.which(f"python3.{minor}") for minor in range(least[1], least[1] + 8)))
-    python = next(found, None)
+    # A name may be there that starts nothing.
+    python = next((path for path in found if subprocess.run([path, "-V"], capture_output=True).returncode == 0), None)
     if python is None:
         raise OSError(f"it needs Python {'.'.join(map(str, least))}")
     return python
