@@ -65,6 +65,7 @@ def use(interpreter, **options):
     """Has an interpreter run its code in a sandbox, and nothing anywhere else; options are those of `offleash.Sandbox.create`."""
     _Language.options = options
     interpreter.computer.terminal.languages = [Python, Shell]
-    # What it would have run on this machine by itself.
+    # What it would run on this machine by itself: a shell's `apt install`, its API of the computer, its skills.
+    interpreter.computer.terminal.sudo_install = lambda package: False
     interpreter.computer.import_computer_api = False
     interpreter.computer.import_skills = False

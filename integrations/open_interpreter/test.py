@@ -26,6 +26,7 @@ assert said("python", "x + 22").strip() == "42"
 assert "ZeroDivisionError" in said("python", "1 / 0")
 assert said("shell", "cd /tmp; pwd").strip() == "/tmp"
 assert said("shell", "pwd; id -un").split() == ["/tmp", "user"]
+assert "Failed to install" in said("shell", "apt install no-such-package"), "that would be this machine"
 assert interpreter.computer.terminal.get_language("ruby") is None, "no other language is run"
 
 with ScriptedModel([{"tool": "execute", "input": {"language": "python", "code": "print(x * 2)"}}, {"text": "It is 40."}]) as model:

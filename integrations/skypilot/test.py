@@ -1,5 +1,4 @@
-"""The task and the index as SkyPilot's own code takes them: its reader and its schema. No cloud is asked, and no dry run is made: that needs a
-cloud's credentials and catalogues, which SkyPilot fetches.
+"""The task and the index as SkyPilot's own code takes them: its reader and its schema. No cloud is asked. `test_dryrun.py` has a dry run.
 
 What `setup` does is done here, too, with the program."""
 
