@@ -13,6 +13,9 @@ from offleash import Sandbox, volumes
 
 CASES = []
 
+#: Who `root` is inside: a server of an ordinary user has one user for all.
+ROOT = ("root", 0) if os.geteuid() == 0 else ("user", 1000)
+
 
 def case(function):
     CASES.append(function)
@@ -82,6 +85,8 @@ def main():
             print(f"FAILED {function.__name__}\n{traceback.format_exc()}", flush=True)
     for left in list(Sandbox.list()):
         Sandbox.kill(left.sandbox_id)
+    for left in list(Sandbox.list_snapshots()):
+        Sandbox.delete_snapshot(left.snapshot_id)
     for left in volumes.list():
         eventually(lambda: not volumes.get(left).in_use)
         volumes.remove(left)

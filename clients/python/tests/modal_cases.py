@@ -15,7 +15,7 @@ from pathlib import Path
 
 import offleash
 import offleash.modal as modal
-from harness import case, equal, eventually, raises
+from harness import ROOT, case, equal, eventually, raises
 from offleash.modal import exception
 
 
@@ -48,7 +48,7 @@ def commands_are_those_of_modal():
     process = sandbox.exec("sh", "-c", "echo $A $B $D; pwd; id -u; echo err >&2; exit 3", env={"D": "own"}, workdir="/tmp")
     raises(exception.InvalidError, lambda: process.returncode)
     equal(process.wait(), 3)
-    equal((process.stdout.read(), process.stderr.read(), process.returncode), ("of all hidden own\n/tmp\n0\n", "err\n", 3))
+    equal((process.stdout.read(), process.stderr.read(), process.returncode), (f"of all hidden own\n/tmp\n{ROOT[1]}\n", "err\n", 3))
     process = sandbox.exec("cat", text=False)
     process.stdin.write(b"\xff")
     process.stdin.drain()
@@ -91,7 +91,7 @@ def files_and_snapshots_are_those_of_modal():
     files.write_text("tëxt", "/srv/dir/a")
     equal((files.read_text("/srv/dir/a"), files.read_bytes("/srv/dir/a")), ("tëxt", "tëxt".encode()))
     info = files.stat("/srv/dir/a")
-    equal((info.is_file(), info.size, info.owner), (True, 5, "root"))
+    equal((info.is_file(), info.size, info.owner), (True, 5, ROOT[0]))
     equal([entry.path for entry in files.list_files("/srv/dir")], ["/srv/dir/a"])
     for kind, call in [
         (exception.SandboxFilesystemNotFoundError, lambda: files.read_text("/none")),
@@ -272,7 +272,7 @@ def steps_of_an_image_are_built_once():
         image = image.run_commands("echo $S > hidden", secrets=[modal.Secret.from_dict({"S": "a secret"})])
         local = image.add_local_dir(here / "app", "/opt/app")
         built = modal.Sandbox.create(image=image)
-        equal(built.stdout.read(), "1 two words\n0\nof the appa secret\n")
+        equal(built.stdout.read(), f"1 two words\n{ROOT[1]}\nof the appa secret\n")
         # What was built is found by its steps.
         name = image.object_id
         again = modal.Sandbox.create("cat", "/opt/app/x", image=local)
