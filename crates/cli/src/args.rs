@@ -170,7 +170,7 @@ pub(crate) enum Command {
     /// Work with policy files.
     #[command(subcommand)]
     Policy(PolicyCommand),
-    /// Check or show the audit log.
+    /// Check or show the audit log, or set it aside.
     Audit(AuditArgs),
     /// Print completions for a shell.
     Completions(CompletionsArgs),
@@ -623,6 +623,8 @@ pub(crate) enum AuditAction {
     Verify,
     /// Print the log.
     Show,
+    /// Set the log aside as another file, and begin the next one, in which the chain goes on.
+    Rotate,
 }
 
 #[derive(Debug, Args)]

@@ -22,6 +22,8 @@ pub(crate) fn audit(arguments: &AuditArgs, state: Option<&Path>) -> Result<ExitC
     match (arguments.action, audit) {
         (AuditAction::Verify, Some(audit)) => verify(&audit),
         (AuditAction::Show, Some(audit)) => show(&audit),
+        (AuditAction::Rotate, Some(audit)) => rotate(&audit),
+        (AuditAction::Rotate, None) => Err(nothing_to_rotate()),
         (AuditAction::Verify, None) => {
             terminal::print(NO_LINES)?;
             Ok(ExitCode::SUCCESS)
@@ -34,11 +36,19 @@ fn verify(audit: &AuditLog) -> Result<ExitCode, Failure> {
     let report = audit.verify()?;
     match &report.first_bad {
         None => {
-            terminal::print(format!("{} lines, unbroken\n", report.lines).as_bytes())?;
+            let elsewhere = match report.moved_away {
+                0 => String::new(),
+                lines => format!("; {lines} before them are not here"),
+            };
+            terminal::print(format!("{} lines, unbroken{elsewhere}\n", report.lines).as_bytes())?;
             Ok(ExitCode::SUCCESS)
         }
         Some(bad) => {
-            let broken = Failure::new(format!("the audit log is broken at line {}: {}", bad.line, bad.why)).with_hint(
+            let of = bad
+                .file
+                .as_ref()
+                .map_or_else(String::new, |file| format!(" of `{}`", Text::from(file.as_str())));
+            let broken = Failure::new(format!("the audit log is broken at line {}{of}: {}", bad.line, bad.why)).with_hint(
                 format!(
                     "trust nothing from that line on; a new log begins when `{}` and the `audit.head` beside it are moved \
                      away",
@@ -49,6 +59,17 @@ fn verify(audit: &AuditLog) -> Result<ExitCode, Failure> {
             Ok(ExitCode::from(EXIT_CHANGED))
         }
     }
+}
+
+/// Prints where the log is now.
+fn rotate(audit: &AuditLog) -> Result<ExitCode, Failure> {
+    let aside = audit.rotate()?.ok_or_else(nothing_to_rotate)?;
+    terminal::print(format!("{}\n", Text::from(&aside)).as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn nothing_to_rotate() -> Failure {
+    Failure::new("there is no audit log yet")
 }
 
 fn show(audit: &AuditLog) -> Result<ExitCode, Failure> {

@@ -11,12 +11,16 @@
 //! A line that a crash cut short stays as it is; the next append ends it with a newline and adds a `recovered` event
 //! that holds its length and hash, by which `verify` tells it from tampering.
 //!
+//! A log that has grown is set aside as `audit-000001.jsonl`, by the number of its first line, and the next one begins with a `rotated` event that is chained to
+//! its last line. `verify` goes through those that are here; who moves the oldest away is told how many lines are missing at the beginning.
+//!
 //! What this cannot show: that the owner of the state directory, who can write both files, made up a log that is
 //! consistent; and lines lost in a power failure, after which the log ends before what `audit.head` says, as it does
 //! when somebody cut it. Nothing is synced, so that an append costs some ten system calls.
 
 mod append;
 mod line;
+mod rotate;
 mod verify;
 
 use std::path::PathBuf;
@@ -143,6 +147,15 @@ impl AuditLog {
     /// `File` if the log cannot be opened. A log that does not exist is empty.
     pub fn show(&self) -> Result<AuditLines, AuditError> {
         AuditLines::open(&self.state)
+    }
+
+    /// Sets the log aside and begins another, in which the chain goes on; answers where the former is. `None` where nothing was ever
+    /// written.
+    ///
+    /// # Errors
+    /// `File` if files cannot be opened, locked, written or renamed; the log is whole then, under one name or the other.
+    pub fn rotate(&self) -> Result<Option<PathBuf>, AuditError> {
+        rotate::rotate(&self.state)
     }
 
     /// Where the log is.

@@ -8,13 +8,22 @@ use std::os::unix::fs::FileExt as _;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
 use super::line::{self, ChainHead, HEAD, LOCK, LOG, MAX_LINE};
-use super::{AuditError, AuditEvent, LogRecovery};
+use super::{AuditError, AuditEvent, LogRecovery, rotate};
 use crate::StateDirectory;
 use crate::clock::rfc3339_now;
 use crate::failure::{FailedCall, FileError};
 
 pub(super) fn append(state: &StateDirectory, event: &AuditEvent) -> Result<Option<LogRecovery>, AuditError> {
     let _lock = lock(state, FlockOperation::LockExclusive)?;
+    rotate::finish(state)?;
+    append_locked(state, event).map(|(_, recovery)| recovery)
+}
+
+/// The same for who has the lock; answers where the chain is then, too.
+pub(super) fn append_locked(
+    state: &StateDirectory,
+    event: &AuditEvent,
+) -> Result<(ChainHead, Option<LogRecovery>), AuditError> {
     let mut log = open(state, LOG, OFlags::RDWR | OFlags::APPEND | OFlags::CREATE)?;
     let head_file = open(state, HEAD, OFlags::RDWR | OFlags::CREATE)?;
     let length = log.metadata().tried("examining", LOG)?.len();
@@ -32,7 +41,7 @@ pub(super) fn append(state: &StateDirectory, event: &AuditEvent) -> Result<Optio
     // One write, so that readers and a crash see whole lines in all but the worst case.
     log.write_all(&bytes).tried("writing", LOG)?;
     write_head(&head_file, &head)?;
-    Ok(end.recovery)
+    Ok((head, end.recovery))
 }
 
 fn push(bytes: &mut Vec<u8>, head: &mut ChainHead, event: &AuditEvent) -> Result<(), AuditError> {
@@ -171,7 +180,7 @@ fn read_at(log: &File, from: u64, size: usize) -> Result<Vec<u8>, FileError> {
 }
 
 /// Padded to a fixed length, so that one write replaces all of the former one.
-fn write_head(file: &File, head: &ChainHead) -> Result<(), AuditError> {
+pub(super) fn write_head(file: &File, head: &ChainHead) -> Result<(), AuditError> {
     let text = serde_json::to_string(head)
         .map_err(std::io::Error::from)
         .tried("encoding", HEAD)?;

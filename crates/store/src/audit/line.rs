@@ -9,6 +9,12 @@ use super::{AuditEvent, AuditLine};
 pub(super) const LOG: &str = "audit.jsonl";
 pub(super) const HEAD: &str = "audit.head";
 pub(super) const LOCK: &str = "audit.lock";
+/// The next log, until the one before it is set aside.
+pub(super) const NEXT: &str = "audit.next";
+/// What logs begin and end with that were set aside, in order: `audit-000001.jsonl`.
+const ASIDE: (&str, &str) = ("audit-", ".jsonl");
+/// The event that a log begins with whose beginning is in another file.
+pub(super) const ROTATED: &str = "rotated";
 /// What `prev` is in the first line.
 pub(super) const GENESIS: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 const HASH_FIELD: &str = ",\"hash\":\"";
@@ -125,4 +131,18 @@ pub(super) fn recovers(line: &AuditLine, torn: &[u8]) -> bool {
     line.event == RECOVERED
         && field("torn_bytes").and_then(Value::as_u64) == u64::try_from(torn.len()).ok()
         && field("torn_sha256").and_then(Value::as_str) == Some(&hex_sha256(torn))
+}
+
+/// The name of a log that is set aside, by the number of its first line.
+pub(super) fn set_aside_name(number: u64) -> String {
+    let (beginning, end) = ASIDE;
+    format!("{beginning}{number:06}{end}")
+}
+
+/// The number of the first line of a log that was set aside, by its name.
+pub(super) fn set_aside_number(name: &[u8]) -> Option<u64> {
+    let (beginning, end) = ASIDE;
+    let digits = name.strip_prefix(beginning.as_bytes())?.strip_suffix(end.as_bytes())?;
+    let number: u64 = str::from_utf8(digits).ok()?.parse().ok()?;
+    (set_aside_name(number).as_bytes() == name).then_some(number)
 }

@@ -42,6 +42,7 @@ fn an_empty_log_is_fine() {
             lines: 0,
             ok: true,
             torn: 0,
+            moved_away: 0,
             first_bad: None
         }
     );
@@ -123,6 +124,7 @@ fn a_line_cut_short_by_a_crash_is_recovered_and_is_no_tampering() {
                 lines: 4,
                 ok: true,
                 torn: 1,
+                moved_away: 0,
                 first_bad: None
             }
         );
@@ -173,6 +175,7 @@ fn a_torn_line_whose_recovery_was_written_without_the_head_goes_on() {
             lines: 5,
             ok: true,
             torn: 1,
+            moved_away: 0,
             first_bad: None
         }
     );
@@ -220,7 +223,120 @@ fn many_writers_make_one_chain() {
             lines: 100,
             ok: true,
             torn: 0,
+            moved_away: 0,
             first_bad: None
         }
     );
+}
+
+/// The file that the log was set aside as.
+fn rotated(audit: &AuditLog) -> PathBuf {
+    audit.rotate().unwrap().unwrap()
+}
+
+#[test]
+fn a_last_line_that_was_changed_is_named_itself() {
+    for (at, expected) in [(0, 1), (2, 3)] {
+        let (_scratch, audit, path) = log_of(3);
+        let mut lines: Vec<Vec<u8>> = fs::read(&path)
+            .unwrap()
+            .split_inclusive(|byte| *byte == b'\n')
+            .map(<[u8]>::to_vec)
+            .collect();
+        lines[at][10] ^= 1;
+        fs::write(&path, lines.concat()).unwrap();
+        assert_eq!(bad_line(&audit), Some(expected));
+    }
+    // So is one of which the rest is missing.
+    let (_scratch, audit, path) = log_of(3);
+    let bytes = fs::read(&path).unwrap();
+    fs::write(&path, &bytes[..bytes.len() - 9]).unwrap();
+    assert_eq!(bad_line(&audit), Some(3));
+}
+
+#[test]
+fn a_log_is_set_aside_and_the_chain_goes_on_over_files() {
+    let (scratch, audit, path) = log_of(3);
+    assert!(AuditLog::new(&TestScratch::new().state).rotate().unwrap().is_none());
+    let first = rotated(&audit);
+    assert_eq!(first.file_name().unwrap(), "audit-000001.jsonl");
+    audit.append(&event(4)).unwrap();
+    let second = rotated(&audit);
+    assert_eq!(audit.append(&event(5)).unwrap(), None);
+    let report = audit.verify().unwrap();
+    // Three, one and one, and one at each end and each beginning.
+    assert!(report.ok && report.lines == 9 && report.moved_away == 0, "{report:?}");
+    let all: Vec<_> = audit.show().unwrap().map(Result::unwrap).collect();
+    assert_eq!(
+        all.iter().map(|line| line.seq).collect::<Vec<_>>(),
+        (1..=9).collect::<Vec<_>>()
+    );
+
+    // What was set aside is as little to be changed as the rest.
+    let kept = fs::read(&second).unwrap();
+    let mut changed = kept.clone();
+    changed[10] ^= 1;
+    fs::write(&second, &changed).unwrap();
+    let bad = audit.verify().unwrap().first_bad.unwrap();
+    assert_eq!((bad.file.as_deref(), bad.line), (Some("audit-000005.jsonl"), 1));
+    fs::write(&second, &kept).unwrap();
+
+    // The oldest may be moved away, and none between.
+    fs::remove_file(&first).unwrap();
+    let report = audit.verify().unwrap();
+    assert!(report.ok && report.lines == 5 && report.moved_away == 4, "{report:?}");
+    fs::rename(&second, &first).unwrap();
+    assert!(audit.verify().unwrap().ok);
+    fs::remove_file(&first).unwrap();
+    assert_eq!(audit.verify().unwrap().moved_away, 7);
+    // Nor is the current one what it was not.
+    fs::write(&path, &kept).unwrap();
+    assert!(!audit.verify().unwrap().ok);
+    drop(scratch);
+}
+
+#[test]
+fn a_crash_while_a_log_is_set_aside_loses_nothing() {
+    type Crash = fn(&std::path::Path, &std::path::Path);
+    let crashes: [(&str, Crash); 4] = [
+        ("before it was renamed", |path, aside| {
+            fs::rename(path, path.with_file_name("audit.next")).unwrap();
+            fs::rename(aside, path).unwrap();
+        }),
+        ("while the next one was written", |path, aside| {
+            fs::write(path.with_file_name("audit.next"), b"{\"seq\":").unwrap();
+            fs::rename(aside, path).unwrap();
+        }),
+        ("before the next one had its name", |path, _| {
+            fs::rename(path, path.with_file_name("audit.next")).unwrap();
+        }),
+        ("not at all", |_, _| {}),
+    ];
+    for (what, crash) in crashes {
+        let (_scratch, audit, path) = log_of(2);
+        audit.append(&event(2)).unwrap();
+        let before = fs::read(head(&path)).unwrap();
+        let aside = rotated(&audit);
+        let after = fs::read(head(&path)).unwrap();
+        crash(&path, &aside);
+        // The head is written between the two names.
+        for said in [&before, &after] {
+            if what == "before the next one had its name" {
+                fs::write(head(&path), said).unwrap();
+            }
+        }
+        if what.starts_with("before it") || what.starts_with("while") {
+            let line = fs::read_to_string(&path).unwrap();
+            let last = line.lines().last().unwrap();
+            let last: AuditLine = serde_json::from_str(last).unwrap();
+            let text = serde_json::json!({ "seq": last.seq, "hash": last.hash, "length": line.len() }).to_string();
+            fs::write(head(&path), format!("{text:160}\n")).unwrap();
+        }
+        assert_eq!(bad_line(&audit), None, "{what}");
+        assert_eq!(audit.append(&event(3)).unwrap(), None, "{what}");
+        let report = audit.verify().unwrap();
+        assert!(report.ok && report.moved_away == 0, "{what}: {report:?}");
+        rotated(&audit);
+        assert_eq!(bad_line(&audit), None, "{what}, later");
+    }
 }

@@ -1,5 +1,6 @@
 //! Reads the log: every line, or every line and whether it can be trusted.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
 
@@ -7,8 +8,8 @@ use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use super::append::{lock, open, read_head};
-use super::line::{self, ChainHead, HEAD, LOG, MAX_LINE};
-use super::{AuditError, AuditLine, LogRecovery};
+use super::line::{self, ChainHead, HEAD, LOG, MAX_LINE, NEXT};
+use super::{AuditError, AuditLine, LogRecovery, rotate};
 use crate::StateDirectory;
 use crate::failure::{FailedCall, FileError};
 
@@ -21,6 +22,8 @@ pub struct VerifyReport {
     pub ok: bool,
     /// Lines that a crash cut short, each vouched for by a `recovered` event.
     pub torn: u64,
+    /// Events before the first that is here: those of logs that were set aside and are somewhere else.
+    pub moved_away: u64,
     /// The first line that cannot be trusted; nothing after it can.
     pub first_bad: Option<BadLine>,
 }
@@ -28,23 +31,58 @@ pub struct VerifyReport {
 /// A line that cannot be trusted.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct BadLine {
+    /// The file, where that was set aside.
+    pub file: Option<String>,
     /// Its number in the file, from 1; one more than there are if the end is missing.
     pub line: u64,
     /// What is wrong with it.
     pub why: String,
 }
 
-/// The lines of the log, in order.
+/// The lines of the log, in order: those of what was set aside and is here first.
 #[derive(Debug)]
 pub struct AuditLines {
     reader: Option<BufReader<File>>,
+    /// What is read, where that was set aside, and what comes behind it.
+    file: Option<String>,
+    rest: VecDeque<(Option<String>, File)>,
     number: u64,
 }
 
 impl AuditLines {
     pub(super) fn open(state: &StateDirectory) -> Result<Self, AuditError> {
-        let reader = open_existing(state, LOG)?.map(BufReader::new);
-        Ok(Self { reader, number: 0 })
+        let mut rest = VecDeque::new();
+        for number in rotate::set_aside(state)? {
+            let name = line::set_aside_name(number);
+            let file = open(state, &name, OFlags::RDONLY)?;
+            rest.push_back((Some(name), file));
+        }
+        // A crash may have left the next log under its first name.
+        let log = match open_existing(state, LOG)? {
+            None => open_existing(state, NEXT)?,
+            log => log,
+        };
+        rest.extend(log.map(|log| (None, log)));
+        let mut lines = Self {
+            reader: None,
+            file: None,
+            rest,
+            number: 0,
+        };
+        lines.next_file();
+        Ok(lines)
+    }
+
+    /// Goes on to the next file; `false` behind the last.
+    fn next_file(&mut self) -> bool {
+        match self.rest.pop_front() {
+            Some((name, file)) => {
+                (self.file, self.number) = (name, 0);
+                self.reader = Some(BufReader::new(file));
+                true
+            }
+            None => false,
+        }
     }
 
     /// The next line with its newline if it has one.
@@ -59,7 +97,10 @@ impl AuditLines {
             .read_until(b'\n', &mut bytes)
             .tried("reading", LOG)?;
         if bytes.is_empty() {
-            return Ok(None);
+            return match self.next_file() {
+                true => self.next_raw(),
+                false => Ok(None),
+            };
         }
         self.number += 1;
         Ok(Some(bytes))
@@ -74,6 +115,7 @@ impl Iterator for AuditLines {
             Ok(bytes) => bytes?,
             Err(error) => {
                 self.reader = None;
+                self.rest.clear();
                 return Some(Err(error));
             }
         };
@@ -103,16 +145,19 @@ pub(super) fn verify(state: &StateDirectory) -> Result<VerifyReport, AuditError>
         head: ChainHead::genesis(),
         behind: None,
         torn: None,
+        file: None,
         report: VerifyReport {
             lines: 0,
             ok: true,
             torn: 0,
+            moved_away: 0,
             first_bad: None,
         },
     };
     while check.report.ok
         && let Some(bytes) = lines.next_raw()?
     {
+        check.file.clone_from(&lines.file);
         check.line(lines.number, &bytes);
     }
     if check.report.ok {
@@ -132,13 +177,19 @@ struct ChainCheck {
     behind: Option<String>,
     /// A line that cannot be read and waits for its `recovered` event.
     torn: Option<Vec<u8>>,
+    /// The file, where that was set aside.
+    file: Option<String>,
     report: VerifyReport,
 }
 
 impl ChainCheck {
     fn bad(&mut self, line: u64, why: impl Into<String>) {
         self.report.ok = false;
-        self.report.first_bad = Some(BadLine { line, why: why.into() });
+        self.report.first_bad = Some(BadLine {
+            file: self.file.clone(),
+            line,
+            why: why.into(),
+        });
     }
 
     fn line(&mut self, number: u64, bytes: &[u8]) {
@@ -158,6 +209,15 @@ impl ChainCheck {
     }
 
     fn chained(&mut self, number: u64, line: AuditLine) {
+        if self.report.lines == 0 && number == 1 && line.event == line::ROTATED && line.seq > 1 {
+            // What came before is somewhere else. Whoever has it sees whether it ends with that hash.
+            self.report.moved_away = line.seq - 1;
+            self.head = ChainHead {
+                seq: line.seq - 1,
+                hash: line.prev.clone(),
+                length: 0,
+            };
+        }
         if line.prev != self.head.hash {
             return self.bad(
                 number,
@@ -197,8 +257,10 @@ impl ChainCheck {
             Some(head) if Some(&head.hash) == self.behind.as_ref() && head.seq + 1 == self.head.seq => self.torn_end(),
             Some(head) => {
                 let (ends, expected) = (self.head.seq, head.seq);
+                // What is there in place of the next line, or the line that is not there.
+                let number = last + u64::from(self.torn.is_none());
                 self.bad(
-                    last + 1,
+                    number,
                     format!("the log ends with number {ends}, but `audit.head` says {expected}"),
                 );
             }
