@@ -5,19 +5,28 @@ use offleash_core::level::Level;
 use super::{FeatureCheck, FeatureStatus, LevelReport};
 
 /// What level `process` cannot be without, unless degrading is allowed.
-pub(super) const PROCESS: [&str; 5] = ["kernel", "user-namespaces", "mount-calls", "seccomp", "landlock"];
-/// What level `container` cannot be without.
-const CONTAINER: [&str; 5] = [
+pub(super) const PROCESS: [&str; 6] = [
     "kernel",
     "user-namespaces",
+    "namespace-limits",
+    "mount-calls",
+    "seccomp",
+    "landlock",
+];
+/// What level `container` cannot be without.
+const CONTAINER: [&str; 6] = [
+    "kernel",
+    "user-namespaces",
+    "namespace-limits",
     "mount-calls",
     "seccomp",
     "container-runtimes",
 ];
 /// What level `microvm` cannot be without.
-const MICROVM: [&str; 6] = [
+const MICROVM: [&str; 7] = [
     "kernel",
     "user-namespaces",
+    "namespace-limits",
     "mount-calls",
     "seccomp",
     "hypervisors",
@@ -104,6 +113,7 @@ mod tests {
         let names = [
             "kernel",
             "user-namespaces",
+            "namespace-limits",
             "mount-calls",
             "seccomp",
             "landlock",
@@ -141,6 +151,7 @@ mod tests {
         assert_eq!(available(&["guest-kernel"]), Level::ALL[..3]);
         assert_eq!(available(&["hypervisors"]), Level::ALL[..3]);
         assert_eq!(available(&["user-namespaces"]), [Level::ProcessLandlock]);
+        assert_eq!(available(&["namespace-limits"]), [Level::ProcessLandlock]);
         assert_eq!(available(&["landlock"]), [Level::Container, Level::Microvm]);
         assert_eq!(available(&["seccomp"]), []);
     }

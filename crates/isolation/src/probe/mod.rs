@@ -11,6 +11,7 @@ mod host;
 mod kernel;
 mod levels;
 mod mounts;
+mod namespace_limits;
 mod network;
 mod processor;
 mod programs;
@@ -175,6 +176,7 @@ pub fn probe(subject: &ProbeSubject) -> ProbeReport {
     let checks = vec![
         kernel::version(),
         user_namespaces::check(&subject.executable, &surroundings),
+        namespace_limits::check(),
         kernel::mount_calls(),
         kernel::seccomp(),
         kernel::landlock(),

@@ -34,7 +34,7 @@ pub(super) fn create(plan: &Plan, leftovers: &mut dyn LeftoverKeeper) -> Result<
             level: Level::ProcessLandlock,
             what: "a network of which every connection leads to the gateway".to_owned(),
             reason: "without namespaces a sandbox shares the machine's network".to_owned(),
-            hint: "leave `--allow`, `--publish`, `--host-port` and `network` out, or make level `process` available: `offleash doctor` says how"
+            hint: "leave out what gives it a network, or make level `process` available: `offleash doctor` says how"
                 .to_owned(),
         });
     }
