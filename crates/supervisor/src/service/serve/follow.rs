@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use offleash_core::exec::{ExecEnd, ExecEvent, StartFailure};
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::sandbox::ExecId;
+use rustix::io::Errno;
 
 use super::SocketClients;
 use crate::sandbox_loop::LoopSandbox;
@@ -190,9 +191,30 @@ fn failure_of(failure: &StartFailure) -> SupervisorFailure {
         StartFailure::NotFound => SupervisorFailure::NotFound,
         StartFailure::NotExecutable { errno } => SupervisorFailure::NotExecutable { errno: *errno },
         StartFailure::Directory { errno } => SupervisorFailure::Directory { errno: *errno },
+        // What is too many now may be fine later, and is nobody's failure.
+        StartFailure::Other { errno, .. } if *errno == Errno::AGAIN.raw_os_error() => SupervisorFailure::Exhausted {
+            what: "commands and processes at once".to_owned(),
+        },
         StartFailure::Other { step, errno } => SupervisorFailure::NotStarted {
             step: step.clone(),
             errno: *errno,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_command_too_many_is_told_from_one_that_cannot_be_started() {
+        let failed = |errno: Errno| {
+            failure_of(&StartFailure::Other {
+                step: "fork".to_owned(),
+                errno: errno.raw_os_error(),
+            })
+        };
+        assert!(matches!(failed(Errno::AGAIN), SupervisorFailure::Exhausted { .. }));
+        assert!(matches!(failed(Errno::IO), SupervisorFailure::NotStarted { .. }));
     }
 }
