@@ -23,4 +23,4 @@ pub use front::{Front, FrontConfig, NodeAddress, NodeAddressError};
 pub use journal::{Event, Journal, RequestEvent};
 pub use routes::{RouteSummary, route_summaries};
 pub use server::{Certificate, Listen, ListenError, ServeError, Server, ServerConfig, TlsError, TlsFiles};
-pub use telemetry::{BadEndpoint, BadHeaders, SignalEndpoint, TelemetryConfig, TelemetrySignal};
+pub use telemetry::{BadEndpoint, BadHeaders, CollectorTls, SignalEndpoint, TelemetryConfig, TelemetrySignal};

@@ -29,7 +29,7 @@ pub use pattern::{ImagePattern, PatternError};
 pub use progress::{ImageProgress, NoProgress, ProgressStep};
 pub use pull::{PullOrder, PulledImage};
 pub use reference::{DEFAULT_REGISTRY, ImageReference, ReferenceError};
-pub use registry::{Connector, MirrorSetting, RegistryAddress, RegistryLogin, RegistrySettings};
+pub use registry::{Connector, MirrorSetting, RegistryAddress, RegistryLogin, RegistrySettings, client_tls};
 pub use store::{
     HeldImage, IdNamespace, ImageLease, ImageListing, ImageRecord, ImageRoot, ImageStore, KeptName, PruneReport,
     RemovedImage,

@@ -9,9 +9,11 @@ use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use super::SignalEndpoint;
+use super::encryption::CollectorTls;
 use crate::http::connect::connect;
 
 /// What is read of its answer.
@@ -21,6 +23,8 @@ const MAX_READ: usize = 64 * 1024;
 #[derive(Debug, Clone)]
 pub(super) struct Collector {
     pub(super) endpoint: SignalEndpoint,
+    /// With what it is spoken to where its address says so.
+    pub(super) tls: Option<CollectorTls>,
     pub(super) timeout: Duration,
     /// What tells of everything: `resource` and `scope` of OTLP.
     pub(super) resource: Value,
@@ -31,6 +35,10 @@ pub(super) struct Collector {
 pub(super) enum ExportError {
     #[error("connecting to the collector")]
     Connect(#[source] io::Error),
+    #[error("the collector's certificate is not trusted")]
+    Untrusted(#[source] io::Error),
+    #[error("speaking TLS with the collector")]
+    Tls(#[source] io::Error),
     #[error("speaking with the collector")]
     Http(#[from] hyper::Error),
     #[error("the collector answered {0}")]
@@ -54,6 +62,16 @@ impl Collector {
         let endpoint = &self.endpoint;
         let (host, port) = endpoint.address();
         let stream = connect(host, port).await.map_err(ExportError::Connect)?;
+        match (endpoint.is_encrypted, &self.tls) {
+            (false, _) => self.ask(stream, body).await,
+            (true, Some(tls)) => self.ask(tls.begin(host, stream).await?, body).await,
+            // Never in the open instead.
+            (true, None) => Err(ExportError::Tls(io::Error::other("nobody vouches for it"))),
+        }
+    }
+
+    async fn ask(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send, body: Bytes) -> Result<(), ExportError> {
+        let endpoint = &self.endpoint;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         let mut request = Request::post(&endpoint.path)
             .header(HOST, endpoint.authority.as_str())

@@ -6,7 +6,9 @@ use http::Uri;
 use http::header::{HeaderName, HeaderValue};
 use http::uri::{Authority, Scheme};
 
+/// Where collectors listen, unless by TLS.
 const PORT: u16 = 4318;
+const TLS_PORT: u16 = 443;
 
 /// What a collector is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +44,7 @@ impl fmt::Display for TelemetrySignal {
 /// Where a collector takes one signal: OTLP over HTTP, in JSON.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SignalEndpoint {
+    pub(super) is_encrypted: bool,
     pub(super) authority: Authority,
     pub(super) path: String,
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
@@ -94,11 +97,11 @@ impl SignalEndpoint {
             reason,
         };
         let uri: Uri = text.trim().parse().map_err(|_| bad("it is no URL"))?;
-        if uri.scheme() != Some(&Scheme::HTTP) {
-            return Err(bad(
-                "it must begin with `http://`; a collector on this machine can pass on over TLS",
-            ));
-        }
+        let is_encrypted = match uri.scheme() {
+            Some(scheme) if *scheme == Scheme::HTTPS => true,
+            Some(scheme) if *scheme == Scheme::HTTP => false,
+            _ => return Err(bad("it must begin with `https://` or `http://`")),
+        };
         let authority = uri.authority().ok_or_else(|| bad("it names no host"))?;
         if authority.as_str().contains('@') {
             return Err(bad("it must name no user"));
@@ -107,6 +110,7 @@ impl SignalEndpoint {
             return Err(bad("it must have no query"));
         }
         Ok(Self {
+            is_encrypted,
             authority: authority.clone(),
             path: uri.path().to_owned(),
             headers: Vec::new(),
@@ -127,10 +131,15 @@ impl SignalEndpoint {
             value.set_sensitive(true);
             self.headers.push((name, value));
         }
-        match self.headers.is_empty() || self.is_here() {
+        match self.headers.is_empty() || self.is_encrypted || self.is_here() {
             true => Ok(self),
             false => Err(BadHeaders::InTheOpen),
         }
+    }
+
+    /// Whether it is spoken to by TLS.
+    pub fn is_encrypted(&self) -> bool {
+        self.is_encrypted
     }
 
     /// Whether it is on this machine.
@@ -147,13 +156,15 @@ impl SignalEndpoint {
             .strip_prefix('[')
             .and_then(|host| host.strip_suffix(']'))
             .unwrap_or(host);
-        (host, self.authority.port_u16().unwrap_or(PORT))
+        let usual = if self.is_encrypted { TLS_PORT } else { PORT };
+        (host, self.authority.port_u16().unwrap_or(usual))
     }
 }
 
 impl fmt::Display for SignalEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}{}", self.authority, self.path)
+        let scheme = if self.is_encrypted { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority, self.path)
     }
 }
 
@@ -175,6 +186,7 @@ mod tests {
                 ("collector", 4318),
             ),
             ("http://[::1]:9", "http://[::1]:9/v1/traces", ("::1", 9)),
+            ("https://collector", "https://collector/v1/traces", ("collector", 443)),
         ] {
             let endpoint = SignalEndpoint::below(given, TelemetrySignal::Traces).unwrap();
             assert_eq!((endpoint.to_string().as_str(), endpoint.address()), (url, address));
@@ -186,7 +198,7 @@ mod tests {
         for given in [
             "",
             "127.0.0.1:4318",
-            "https://collector:4318",
+            "grpc://collector:4317",
             "http://u:p@host",
             "http://host/?a=b",
             "/x",
@@ -196,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_read_and_go_to_this_machine_alone() {
+    fn headers_are_read_and_go_in_the_open_to_this_machine_alone() {
         let here = SignalEndpoint::parse("http://127.0.0.1:4318/v1/logs").unwrap();
         let told = here.clone().with_headers("api-key=s%20ecret, b = c,").unwrap();
         let read: Vec<_> = told
@@ -212,5 +224,7 @@ mod tests {
         let away = SignalEndpoint::parse("http://collector:4318/v1/logs").unwrap();
         assert_eq!(away.clone().with_headers("a=b"), Err(BadHeaders::InTheOpen));
         assert_eq!(away.clone().with_headers(" , "), Ok(away));
+        let encrypted = SignalEndpoint::parse("https://collector/v1/logs").unwrap();
+        assert_eq!(encrypted.with_headers("a=b").unwrap().headers.len(), 1);
     }
 }

@@ -1,11 +1,11 @@
 //! What a collector did not take: counted, and told of now and then.
 
-use std::error::Error;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::TelemetrySignal;
+use super::collector::ExportError;
 use crate::journal::{Event, Journal};
 
 /// How often at most it is told of a signal that it is lost.
@@ -16,6 +16,8 @@ const TOLD_EVERY: Duration = Duration::from_secs(60);
 pub(crate) struct LostSignals {
     counts: [AtomicU64; TelemetrySignal::ALL.len()],
     told: Mutex<[Option<Instant>; TelemetrySignal::ALL.len()]>,
+    /// Whether it was told that a collector is not trusted, since one took something last.
+    untrusted: AtomicBool,
 }
 
 impl LostSignals {
@@ -24,8 +26,32 @@ impl LostSignals {
         self.counts[place(signal)].fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Tells the owner of it, unless that was done a moment ago.
-    pub(super) fn tell(&self, journal: &dyn Journal, signal: TelemetrySignal, cause: &(dyn Error + 'static)) {
+    /// What became of so much of a signal: what was not taken is counted and told of.
+    pub(super) fn sent(
+        &self,
+        journal: &dyn Journal,
+        (signal, count): (TelemetrySignal, usize),
+        outcome: Result<(), ExportError>,
+    ) {
+        match outcome {
+            Ok(()) => self.untrusted.store(false, Ordering::Relaxed),
+            Err(cause) => {
+                self.add(signal, count);
+                self.tell(journal, signal, &cause);
+            }
+        }
+    }
+
+    /// Tells the owner of it, unless that was done a moment ago. That a certificate is not trusted is told once: it does not
+    /// pass by itself.
+    fn tell(&self, journal: &dyn Journal, signal: TelemetrySignal, cause: &ExportError) {
+        if matches!(cause, ExportError::Untrusted(_)) {
+            if !self.untrusted.swap(true, Ordering::Relaxed) {
+                let told = "nothing is told to a collector that is not trusted";
+                journal.record(&Event::Failure { told, cause });
+            }
+            return;
+        }
         {
             let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
             let last = &mut told[place(signal)];

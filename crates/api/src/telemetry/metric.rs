@@ -81,10 +81,8 @@ pub(super) struct MetricSender {
 impl MetricSender {
     pub(super) async fn send(&self, snapshot: &MetricSnapshot) {
         let message = message(&self.collector.resource, snapshot, self.began, SystemTime::now());
-        if let Err(error) = self.collector.send(&message).await {
-            self.lost.add(TelemetrySignal::Metrics, 1);
-            self.lost.tell(&*self.journal, TelemetrySignal::Metrics, &error);
-        }
+        let outcome = self.collector.send(&message).await;
+        self.lost.sent(&*self.journal, (TelemetrySignal::Metrics, 1), outcome);
     }
 }
 

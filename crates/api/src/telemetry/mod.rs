@@ -5,6 +5,7 @@
 //! outcomes. Paths, queries, headers, commands and code are never in it.
 
 mod collector;
+mod encryption;
 mod endpoint;
 mod log;
 mod lost;
@@ -22,6 +23,7 @@ use tokio::time::timeout;
 
 use crate::journal::Journal;
 use collector::{Collector, word};
+pub use encryption::CollectorTls;
 pub use endpoint::{BadEndpoint, BadHeaders, SignalEndpoint, TelemetrySignal};
 use log::{LogRecord, ToldJournal};
 pub(crate) use lost::LostSignals;
@@ -44,6 +46,8 @@ pub struct TelemetryConfig {
     pub service_name: String,
     /// What else is said of it.
     pub resource: Vec<(String, String)>,
+    /// Whom collectors that are spoken to by TLS are vouched for by.
+    pub tls: Option<CollectorTls>,
     /// How long a collector may take for one message.
     pub timeout: Duration,
     /// How often numbers are sent.
@@ -58,6 +62,7 @@ impl Default for TelemetryConfig {
             logs: None,
             service_name: "offleash".to_owned(),
             resource: Vec::new(),
+            tls: None,
             timeout: Duration::from_secs(10),
             metric_interval: Duration::from_secs(60),
         }
@@ -135,6 +140,7 @@ impl Telemetry {
         let (lost, resource) = (Arc::new(LostSignals::default()), config.described());
         let collector = |endpoint| Collector {
             endpoint,
+            tls: config.tls.clone(),
             timeout: config.timeout,
             resource: resource.clone(),
         };

@@ -89,10 +89,8 @@ impl<T> QueueSender<T> {
             let (items, flushed) = gather(first, &mut waiting).await;
             if !items.is_empty() {
                 let message = (self.message)(&self.collector.resource, &items);
-                if let Err(error) = self.collector.send(&message).await {
-                    self.lost.add(self.signal, items.len());
-                    self.lost.tell(&*self.journal, self.signal, &error);
-                }
+                let outcome = self.collector.send(&message).await;
+                self.lost.sent(&*self.journal, (self.signal, items.len()), outcome);
             }
             if let Some(flushed) = flushed {
                 // Who does not wait any more need not hear it.

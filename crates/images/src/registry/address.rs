@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use http::Uri;
+use offleash_core::network::{AddressClass, classify};
 
 /// An address with `http` or `https`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,6 +111,13 @@ impl RegistryAddress {
     /// Whether what is for the other may be told this one.
     pub(crate) fn is_same_host(&self, other: &Self) -> bool {
         (self.is_encrypted, &self.host, self.port) == (other.is_encrypted, &other.host, other.port)
+    }
+
+    /// Whether nothing in it says that it is on this machine or a private network; where its name leads is another question, which
+    /// [`Connector::to_public`](super::Connector::to_public) answers.
+    pub fn may_be_public(&self) -> bool {
+        let is_public = |address: IpAddr| classify(address) == AddressClass::Public;
+        !self.is_loopback() && self.host.parse::<IpAddr>().map_or(true, is_public)
     }
 
     /// Whether it is on this machine by its name alone.

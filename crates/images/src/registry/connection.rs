@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ use hyper::Response;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use offleash_core::network::Host;
 use offleash_core::network::upstream_proxy::UpstreamProxy;
+use offleash_core::network::{AddressClass, Host, classify};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -42,6 +43,7 @@ pub struct Connector {
     encryption: TlsConnector,
     proxy: Option<UpstreamProxy>,
     stall_timeout: Duration,
+    only_public: bool,
 }
 
 impl fmt::Debug for Connector {
@@ -62,10 +64,20 @@ impl Connector {
         let resolver = TokioResolver::builder_tokio().and_then(|builder| builder.build());
         Ok(Self {
             resolver: resolver.map_err(|error| error.to_string()),
-            encryption: TlsConnector::from(Arc::new(encryption(settings)?)),
+            encryption: client_tls(&settings.authorities)?,
             proxy: proxy::of_settings(settings)?,
             stall_timeout: settings.stall_timeout,
+            only_public: false,
         })
+    }
+
+    /// The same for addresses that others name: it connects to public ones alone, wherever a name leads at that moment.
+    #[must_use]
+    pub fn to_public(self) -> Self {
+        Self {
+            only_public: true,
+            ..self
+        }
     }
 
     /// Sends a request, and answers when the head of the answer is there.
@@ -191,6 +203,10 @@ impl Connector {
     async fn dial(&self, host: &str, port: u16) -> Result<TcpStream, String> {
         let mut last = format!("`{host}` has no address");
         for address in self.addresses(host).await?.into_iter().take(MAX_ADDRESSES) {
+            if self.only_public && classify(address) != AddressClass::Public {
+                last = format!("`{host}` leads to no public address");
+                continue;
+            }
             match timeout(CONNECT_TIMEOUT, TcpStream::connect(SocketAddr::new(address, port))).await {
                 Ok(Ok(stream)) => {
                     // Only speed depends on it.
@@ -248,7 +264,11 @@ pub(super) fn words(error: &hyper::Error) -> String {
     }
 }
 
-fn encryption(settings: &RegistrySettings) -> Result<ClientConfig, ImageError> {
+/// What begins TLS with a server, whose certificate one of the machine's authorities vouches for, or one of these files.
+///
+/// # Errors
+/// `Setting` for a file that cannot be read or has no certificate.
+pub fn client_tls(authorities: &[PathBuf]) -> Result<TlsConnector, ImageError> {
     let wrong = |reason: String| ImageError::Setting {
         what: "certificate authorities",
         reason,
@@ -256,7 +276,7 @@ fn encryption(settings: &RegistrySettings) -> Result<ClientConfig, ImageError> {
     let mut roots = RootCertStore::empty();
     // Those that cannot be read are not trusted; which that are is seen when nothing can be verified.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    for path in &settings.authorities {
+    for path in authorities {
         let shown = path.display();
         let text = crate::store::read_up_to(path, MAX_AUTHORITIES);
         let text = text.map_err(|error| wrong(format!("reading `{shown}`: {error}")))?;
@@ -274,7 +294,8 @@ fn encryption(settings: &RegistrySettings) -> Result<ClientConfig, ImageError> {
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| wrong(error.to_string()))?;
-    Ok(config.with_root_certificates(roots).with_no_client_auth())
+    let config = config.with_root_certificates(roots).with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
 }
 
 /// What makes reading an answer worth another attempt.

@@ -26,7 +26,7 @@ use hyper::body::Incoming;
 
 pub use self::address::RegistryAddress;
 use self::auth::Token;
-pub use self::connection::Connector;
+pub use self::connection::{Connector, client_tls};
 pub(crate) use self::manifests::FetchedManifest;
 use crate::error::ImageError;
 use crate::reference::{DEFAULT_REGISTRY, ImageReference};

@@ -173,8 +173,11 @@ tables! {
         timeout_seconds: u64 = "`10`",
     }
     "telemetry" TelemetryKeys {
-        /// Collector that is told, by OTLP over HTTP in JSON, as in `http://127.0.0.1:4318`; wins over `OTEL_EXPORTER_OTLP_ENDPOINT`.
+        /// Collector that is told, by OTLP over HTTP in JSON, as in `http://127.0.0.1:4318` or `https://collector.example`; wins over
+        /// `OTEL_EXPORTER_OTLP_ENDPOINT`.
         endpoint: String = "none",
+        /// Certificate authority that vouches for a collector with `https`, PEM, beside those of the machine.
+        ca: PathBuf = "none",
         /// What it is told: `traces`, `metrics`, `logs`.
         signals: Vec<String> = "all",
         /// How often it is sent metrics, seconds.

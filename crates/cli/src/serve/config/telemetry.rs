@@ -3,9 +3,10 @@
 //! Variables are heeded as their specification has them, as far as there is something for them here; a protocol that is not
 //! spoken is refused. What the file says wins.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use offleash_api::{BadHeaders, SignalEndpoint, TelemetryConfig, TelemetrySignal};
+use offleash_api::{BadHeaders, CollectorTls, SignalEndpoint, TelemetryConfig, TelemetrySignal};
 
 use super::keys::TelemetryKeys;
 use super::set;
@@ -70,7 +71,29 @@ pub(super) fn telemetry(
             TelemetrySignal::Logs => config.logs = endpoint,
         }
     }
+    let endpoints = [&config.traces, &config.metrics, &config.logs];
+    let is_encrypted = endpoints.into_iter().flatten().any(SignalEndpoint::is_encrypted);
+    config.tls = encryption(table, &variable, is_encrypted)?;
     Ok(())
+}
+
+/// Whom collectors are vouched for by. A file that nobody needs is read, too: it was named to be used.
+fn encryption(
+    table: &TelemetryKeys,
+    variable: &dyn Fn(&str) -> Option<String>,
+    is_encrypted: bool,
+) -> Result<Option<CollectorTls>, Wrong> {
+    const VARIABLE: &str = "OTEL_EXPORTER_OTLP_CERTIFICATE";
+    let (key, file) = match (&table.ca, variable(VARIABLE)) {
+        (Some(path), _) => ("telemetry.ca", Some(path.clone())),
+        (None, found) => (VARIABLE, found.map(PathBuf::from)),
+    };
+    if !is_encrypted && file.is_none() {
+        return Ok(None);
+    }
+    let authorities: Vec<PathBuf> = file.into_iter().collect();
+    let made = CollectorTls::new(&authorities);
+    made.map(Some).map_err(|error| Wrong::new(key, error))
 }
 
 fn signals(table: &TelemetryKeys) -> Result<Vec<TelemetrySignal>, Wrong> {
@@ -232,7 +255,8 @@ mod tests {
         for (variable, value) in [
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
             ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf"),
-            ("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "https://c"),
+            ("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "ftp://c"),
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nothing/here.pem"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "secret=of-ours"),
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon"),
             ("OTEL_RESOURCE_ATTRIBUTES", "a"),
