@@ -14,8 +14,9 @@ mod templates;
 mod tools;
 mod traffic;
 mod volumes;
+mod webhooks;
 
-pub use self::inspection::AuditVerification;
+pub use self::inspection::{AuditVerification, SeenProcesses};
 pub use self::tools::{ClientCall, ClientCalls};
 
 use std::collections::BTreeMap;

@@ -163,6 +163,12 @@ pub enum DaemonError {
         /// The name.
         name: String,
     },
+    /// The caller has no such webhook.
+    #[error("webhook `{}` not found", .id.escape_debug())]
+    UnknownWebhook {
+        /// What was asked for.
+        id: String,
+    },
     /// A session of a browser, or a context of such.
     #[error(transparent)]
     Session(#[from] SessionError),
@@ -453,6 +459,7 @@ impl Explained for DaemonError {
             | Self::UnknownApproval { .. }
             | Self::UnknownAllowedHost { .. }
             | Self::UnknownCall { .. }
+            | Self::UnknownWebhook { .. }
             | Self::UnknownSecret { .. } => ErrorKind::NotFound,
             Self::Conflict { .. }
             | Self::SnapshotUnusable { .. }

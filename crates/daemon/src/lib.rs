@@ -81,6 +81,7 @@ mod template_removal;
 mod templates;
 mod transitions;
 mod view;
+mod view_only;
 mod volume_mounts;
 mod volume_sync;
 mod volumes;
@@ -101,7 +102,7 @@ pub use self::config::{
     TemplatePool, TemplatesConfig, VolumesConfig, ZygotesConfig,
 };
 pub use self::contexts::{SandboxContexts, SandboxProcesses, SandboxStream, is_driver_tag};
-pub use self::daemon::{AuditVerification, ClientCall, ClientCalls, Daemon};
+pub use self::daemon::{AuditVerification, ClientCall, ClientCalls, Daemon, SeenProcesses};
 pub use self::desktops::{DesktopRequest, DesktopView};
 pub use self::error::DaemonError;
 pub use self::event_listener::{EventListener, HeardEvent};
@@ -135,11 +136,14 @@ pub use self::view::{
     AccessRules, ENVD_VERSION, InterpreterOrigin, LogLine, NameMatches, SandboxCounts, SandboxEvent, SandboxLimits,
     SandboxPage, SandboxView, UsageSample, VisibleState,
 };
+pub use self::view_only::view_only_token;
 pub use self::volume_mounts::{BucketRequest, SandboxVolume, VolumeMountRequest, VolumeRequest, VolumeView};
 pub use self::webhook_config::{MIN_SECRET, WebhookError, WebhooksConfig};
+pub use self::webhooks::{WebhookRequest, WebhookUpdate, WebhookView};
 pub use offleash_browser::{
     BrowserOptions, ContextRecord, EndpointPath, LocaleTag, OwnSandbox, PORT as BROWSER_PORT, PageInfo, TimeZoneName,
     UserAgent, Viewport,
 };
 pub use offleash_core::log_level::LogLevel;
 pub use offleash_desktop::{DesktopOptions, Dpi, Resolution, STREAM_PORT as DESKTOP_PORT};
+pub use offleash_images::{ImageError, client_tls};

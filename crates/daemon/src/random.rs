@@ -57,6 +57,11 @@ pub(crate) fn allowed_host_id() -> Result<String, DaemonError> {
     name('h', 11)
 }
 
+/// The id of a new webhook of a key: `w` and 19 characters of `[a-z0-9]`.
+pub(crate) fn webhook_id() -> Result<String, DaemonError> {
+    name('w', SANDBOX_ID_DIGITS)
+}
+
 /// A random UUID (RFC 9562, version 4), as E2B's SDKs want builds to be called.
 pub(crate) fn uuid() -> Result<String, DaemonError> {
     let mut bytes = [0; 16];

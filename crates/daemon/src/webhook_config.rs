@@ -17,6 +17,12 @@ pub(crate) const TYPES: [&str; 8] = [
     "sandbox.approval.requested",
 ];
 
+/// Those of events that are on record: all but questions, which are asked of the sandboxes.
+pub(crate) const REGISTRY_TYPES: [&str; 7] = {
+    let [created, updated, paused, resumed, timed_out, killed, alert, _] = TYPES;
+    [created, updated, paused, resumed, timed_out, killed, alert]
+};
+
 /// How long an endpoint may take, if nothing else is said.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -2,9 +2,11 @@
 //!
 //! Nobody waits for them. Each endpoint is told of the registry's events in their order, by a task of its own that writes down
 //! how far it came: a daemon that begins anew goes on there, and what it says twice has the same id twice. Questions that
-//! wait for a person are asked anew of the sandboxes by each daemon. An endpoint that is down costs its own messages.
+//! wait for a person are asked anew of the sandboxes by each daemon. An endpoint that is down costs its own messages. The owner's
+//! endpoints are in the configuration and are told of everything; those that keys register are told of their sandboxes.
 
 mod message;
+mod registered;
 mod sending;
 
 use std::collections::{BTreeMap, HashSet};
@@ -21,6 +23,7 @@ use crate::daemon_core::DaemonCore;
 use crate::registry::Change;
 use crate::webhook_config::{WebhooksConfig, endpoint};
 use message::WebhookMessage;
+pub use registered::{WebhookRequest, WebhookUpdate, WebhookView};
 use sending::{EventSender, MessageSender};
 
 /// How many questions wait for an endpoint; further ones are dropped.
@@ -65,15 +68,16 @@ impl Webhooks {
         ])
     }
 
-    /// Begins to send, until the daemon is gone; nothing where there is no endpoint.
+    /// Begins to send, until the daemon is gone.
     pub(crate) fn start(self: &Arc<Self>) {
         let registry = &self.core.registry;
         let names = self.config.urls.iter().map(|url| name_of(url)).collect();
         registry.submit_droppable(Change::KeepWebhooks(names));
+        self.start_registered();
         let mut questions = Vec::new();
         for url in &self.config.urls {
             let Ok(address) = endpoint(url) else { continue };
-            let Some(sender) = MessageSender::new(address, &self.config, registry, &self.counts) else {
+            let Some(sender) = MessageSender::of_owner(address, &self.config, registry, &self.counts) else {
                 continue;
             };
             let (queue, waiting) = mpsc::channel(MAX_QUEUED);

@@ -1,7 +1,7 @@
 //! The routes of E2B's control plane. Some are there in two versions, as its SDKs have called both.
 
 use super::{CREATE, READ, RouteEntry, RouteHandler, at_once, route};
-use crate::e2b::control::{CallVersion, builds, sandboxes, secrets, snapshots, templates, volumes};
+use crate::e2b::control::{CallVersion, builds, sandboxes, secrets, snapshots, templates, volumes, webhooks};
 use crate::e2b::volume_content;
 use crate::http::json::MAX_BODY;
 
@@ -29,7 +29,7 @@ macro_rules! content {
     };
 }
 
-pub(super) static ROUTES: [RouteEntry; 56] = [
+pub(super) static ROUTES: [RouteEntry; 61] = [
     route!("E2bCreateSandboxFirst", POST "/sandboxes", CREATE, BODY,
         "Makes a sandbox; it lives for 15 seconds if nothing is said.",
         None,
@@ -114,6 +114,26 @@ pub(super) static ROUTES: [RouteEntry; 56] = [
         "Says what happened to a sandbox, the newest first.",
         None,
         |call| Box::pin(sandboxes::events(call.asked, Some(call.first())))),
+    route!("E2bListWebhooks", GET "/events/webhooks", READ, NO_BODY,
+        "Lists the key's webhooks, without their secrets.",
+        None,
+        |call| at_once(webhooks::list(call.asked))),
+    route!("E2bCreateWebhook", POST "/events/webhooks", CREATE, BODY,
+        "Registers a webhook, which is told of the key's own sandboxes.",
+        None,
+        |call| Box::pin(webhooks::create(call.asked, call.body))),
+    route!("E2bGetWebhook", GET "/events/webhooks/{webhook}", READ, NO_BODY,
+        "Shows a webhook, without its secret.",
+        None,
+        |call| at_once(webhooks::get(call.asked, call.first()))),
+    route!("E2bUpdateWebhook", PATCH "/events/webhooks/{webhook}", CREATE, BODY,
+        "Has a webhook be told of something else, elsewhere, or of nothing.",
+        None,
+        |call| Box::pin(webhooks::update(call.asked, call.first(), call.body))),
+    route!("E2bRemoveWebhook", DELETE "/events/webhooks/{webhook}", CREATE, NO_BODY,
+        "Removes a webhook.",
+        None,
+        |call| Box::pin(webhooks::remove(call.asked, call.first()))),
     route!("E2bListSecrets", GET "/secrets", READ, NO_BODY,
         "Lists secrets, without their values.",
         None,

@@ -6,19 +6,15 @@ use super::MissingRoute;
 use crate::http::answer::ApiRefusal;
 
 /// Paths of E2B's control plane that nothing answers yet, by what begins them, and of what that is said.
-const UNSUPPORTED: [(&str, &str); 3] = [
+const UNSUPPORTED: [(&str, &str); 2] = [
     (
         "templates",
         "builds of images that are pushed, and lists of what tags meant before, are",
     ),
     ("default-templates", "lists of default templates are"),
-    (
-        "events/webhooks",
-        "webhooks of keys are (the owner of the server names them in its configuration, below `[webhooks]`)",
-    ),
 ];
-/// Below this, what is there is there for one method alone.
-const EVENTS: &str = "events/sandboxes";
+/// Below these, what is there is there for some methods alone.
+const EVENTS: [&str; 2] = ["events/sandboxes", "events/webhooks"];
 
 /// Why no route of E2B's control plane answers a request.
 pub(super) fn of_e2b(method: &Method, path: &str, missing: MissingRoute) -> ApiRefusal {
@@ -27,7 +23,7 @@ pub(super) fn of_e2b(method: &Method, path: &str, missing: MissingRoute) -> ApiR
             return ApiRefusal::unsupported(what);
         }
     }
-    if begins(path, EVENTS) {
+    if EVENTS.iter().any(|events| begins(path, events)) {
         return ApiRefusal::wrong_method(method);
     }
     missing.refusal(method)

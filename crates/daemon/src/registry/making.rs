@@ -3,6 +3,7 @@
 use offleash_supervisor::clock::UnixMs;
 use rusqlite::{Connection, named_params};
 
+use super::allowed_hosts;
 use super::allowed_hosts::AllowedHostRow;
 use super::builds::{self, BuildLogRow, BuildState, BuiltTemplateRow, TemplateBuildRow, TemplateTagRow};
 use super::error::RegistryError;
@@ -10,7 +11,7 @@ use super::rows::{EventRow, KeyAllowance, KeyRow, LogRow, MetricRow, SandboxRow}
 use super::schema::{KEPT_EVENTS, KEPT_EVENTS_OF_KEY, KEPT_LOGS, KEPT_LOGS_OF_ALL, KEPT_METRICS};
 use super::secrets::{self, SecretRow};
 use super::snapshots::{self, SnapshotRow};
-use super::{allowed_hosts, webhooks};
+use super::webhooks::{self, WebhookRow};
 
 /// One change.
 #[derive(Debug, Clone, PartialEq)]
@@ -99,8 +100,14 @@ pub enum Change {
         /// The number of the event.
         number: i64,
     },
-    /// Other endpoints than these are forgotten.
+    /// Other endpoints than these are forgotten, but for those of keys.
     KeepWebhooks(Vec<String>),
+    /// A new webhook of a key.
+    AddWebhook(Box<WebhookRow>),
+    /// A webhook of a key as it is now.
+    SetWebhook(Box<WebhookRow>),
+    /// A webhook of a key is gone. Nothing happens if it was gone already.
+    RemoveWebhook(String),
     /// A sample of a sandbox. Nothing happens if the sandbox is gone.
     AddMetric {
         /// The sandbox.
@@ -123,6 +130,8 @@ pub(super) fn concerns_keys(change: &Change) -> bool {
             | Change::SetSecret(_)
             | Change::RemoveSecret(_)
             | Change::ForgetAllowedHost(_)
+            | Change::SetWebhook(_)
+            | Change::RemoveWebhook(_)
             | Change::CompleteSnapshot(_)
             | Change::ReleaseSnapshot(_)
     )
@@ -163,6 +172,9 @@ pub(super) fn make(connection: &Connection, change: &Change) -> Result<(), Regis
         Change::ForgetAllowedHost(id) => allowed_hosts::remove(connection, id),
         Change::SetWebhookCursor { endpoint, number } => webhooks::set_cursor(connection, endpoint, *number),
         Change::KeepWebhooks(endpoints) => webhooks::keep_only(connection, endpoints),
+        Change::AddWebhook(row) => webhooks::add(connection, row),
+        Change::SetWebhook(row) => webhooks::set(connection, row),
+        Change::RemoveWebhook(id) => webhooks::remove(connection, id),
         Change::AddMetric {
             sandbox,
             number,
@@ -277,6 +289,7 @@ fn revoke_key(connection: &Connection, id: &str, at_ms: UnixMs) -> Result<(), Re
     let query = "UPDATE keys SET revoked_ms = ?2 WHERE id = ?1 AND revoked_ms IS NULL";
     let changed = execute(connection, query, (id, at_ms))?;
     found(changed, "key", id)?;
+    webhooks::remove_of(connection, id)?;
     secrets::remove_of(connection, id)
 }
 

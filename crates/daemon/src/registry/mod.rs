@@ -42,6 +42,7 @@ pub use rows::{
 use rusqlite::{Connection, OpenFlags};
 pub use secrets::SecretRow;
 pub use snapshots::{SnapshotKind, SnapshotRow, SnapshotState};
+pub use webhooks::{EventFacts, WebhookRow};
 pub use writer::BatchCallback;
 use writer::RegistryWriter;
 

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::approvals::ApprovalView;
 use crate::history::{alert_in, reason_in};
-use crate::registry::{EventKind, EventRow, SandboxRow};
+use crate::registry::{EventFacts, EventKind, EventRow, SandboxRow};
 use crate::template_names;
 
 /// The type of messages about questions that wait for a person.
@@ -50,6 +50,49 @@ impl WebhookMessage {
             &event.at_ms.to_string(),
         ]);
         about.message(id, kind, label, &data)
+    }
+
+    /// The same for a webhook that a key registered, with the fields of E2B's. Its id is of the webhook, too: each is told once.
+    pub(super) fn of_key(webhook: &str, event: &EventRow, facts: Option<&EventFacts>) -> Self {
+        let (kind, label) = type_of(event.kind);
+        let mut data = json!({
+            "sandbox_metadata": facts.map(|facts| &facts.metadata),
+            "kind": event.kind.as_str(),
+            "reason": reason_in(event.detail.as_deref()),
+        });
+        if let Some(alert) = alert_in(event.detail.as_deref()) {
+            data["alert"] = json!(alert);
+        }
+        let is_of_run = matches!(event.kind, EventKind::Paused | EventKind::Killed | EventKind::Died);
+        if let Some(facts) = facts.filter(|_| is_of_run) {
+            data["execution"] = json!({
+                "started_at": rfc3339(from_ms(facts.started_ms)),
+                "execution_time": (event.at_ms - facts.started_ms).max(0),
+            });
+        }
+        let (number, at) = (event.number.to_string(), event.at_ms.to_string());
+        let id = id_of(&["webhook", webhook, &event.sandbox, &number, &at]);
+        let body = json!({
+            "id": id,
+            "version": "v2",
+            "type": kind,
+            "timestamp": rfc3339(from_ms(event.at_ms)),
+            "event_category": if event.kind == EventKind::Alert { label } else { "lifecycle" },
+            "event_label": label,
+            "event_data": data,
+            "sandbox_id": event.sandbox,
+            "sandbox_name": event.name,
+            "sandbox_template_id": template_names::shown(&event.template),
+            "sandbox_team_id": event.key_id,
+            // Nothing here is called so.
+            "sandbox_build_id": null,
+            "sandbox_execution_id": null,
+        });
+        Self {
+            kind,
+            id,
+            body: body.to_string().into_bytes(),
+        }
     }
 
     /// That a question waits for a person.

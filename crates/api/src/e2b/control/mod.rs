@@ -10,6 +10,7 @@ mod shapes;
 pub(crate) mod snapshots;
 pub(crate) mod templates;
 pub(crate) mod volumes;
+pub(crate) mod webhooks;
 
 use http::Response;
 
