@@ -7,6 +7,7 @@ const BUTTONS = [1, 2, 4];
 const WHEEL_UP = 8;
 const WHEEL_DOWN = 16;
 const LOOKS = 'You look at the screen. Whoever drives it goes on.';
+const ONLY_LOOKS = 'You look at the screen. This address lets nobody drive it.';
 const DRIVES = 'Your mouse and keyboard go to the screen. “Hand back” ends that; Ctrl+Alt+Esc does, too.';
 
 /** The address of a screen's WebSocket, at the address of this page. */
@@ -15,8 +16,8 @@ export function addressOf(id, token, at) {
   return `${at.protocol === 'https:' ? 'wss:' : 'ws:'}//${at.host}/_desktop/${id}?token=${token}`;
 }
 
-/** What shows the screen at `address`: elements, and `end` that hangs up. */
-export function screen(address) {
+/** What shows the screen at `address`: elements, `take` where it can be driven, and `end` that hangs up. */
+export function screen(address, { drivable = true } = {}) {
   const told = h('p', { class: 'faint', role: 'status' }, 'The screen is asked for.');
   const canvas = h('canvas', { class: 'browser', width: 640, height: 480, tabindex: '0', role: 'img', 'aria-label': 'What the screen shows' });
   const viewer = new Viewer(address, canvas);
@@ -41,7 +42,7 @@ export function screen(address) {
 
   viewer.run(() => {
     take.disabled = false;
-    say(told, LOOKS);
+    say(told, drivable ? LOOKS : ONLY_LOOKS);
   }).catch((error) => {
     driven = false;
     take.disabled = true;
@@ -91,5 +92,5 @@ export function screen(address) {
   canvas.addEventListener('keydown', key(true));
   canvas.addEventListener('keyup', key(false));
   canvas.addEventListener('blur', letGo);
-  return { take, elements: [told, canvas], end: () => viewer.close() };
+  return { take: drivable ? take : null, elements: [told, canvas], end: () => viewer.close() };
 }

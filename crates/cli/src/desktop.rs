@@ -74,9 +74,11 @@ fn ls(client: &Client, how: &DesktopListArgs) -> Result<ExitCode, Failure> {
 
 fn url(client: &Client, which: &DesktopUrlArgs) -> Result<ExitCode, Failure> {
     let desktop = client.get(&format!("/v1/desktops/{}", encoded(&which.id)))?;
-    let field = match which.websocket {
-        true => "connect_url",
-        false => "stream_url",
+    let field = match (which.view_only, which.websocket) {
+        (false, false) => "stream_url",
+        (false, true) => "connect_url",
+        (true, false) => "view_only_url",
+        (true, true) => "view_only_connect_url",
     };
     match desktop.get(field) {
         Some(_) => line(text(&desktop, field)),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use http::{Response, StatusCode};
 use offleash_daemon::{
-    DesktopOptions, DesktopRequest, DesktopView, Dpi, NetworkSettings, Resolution, Scope, SessionError,
+    DesktopOptions, DesktopRequest, DesktopView, Dpi, NetworkSettings, Resolution, Scope, SessionError, view_only_token,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -75,6 +75,12 @@ pub(crate) struct DesktopAnswer {
     /// Where the Remote Framebuffer Protocol is spoken over WebSocket, by whoever has this address: a secret.
     #[serde(skip_serializing_if = "Option::is_none")]
     connect_url: Option<String>,
+    /// The page on which its screen is seen, by whoever has this address; nobody drives it there. A secret, too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    view_only_url: Option<String>,
+    /// The WebSocket of that page, which takes no keys, no mouse and no clipboard.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    view_only_connect_url: Option<String>,
     /// The width of its screen, pixels.
     width: u16,
     /// The height of its screen, pixels.
@@ -124,6 +130,12 @@ impl DesktopAnswer {
         let token = view.token.as_deref().filter(|_| may_drive);
         let at = address(asked);
         let (resolution, id) = (view.options.resolution, &view.id);
+        let looking = token.map(view_only_token);
+        let looking = looking.as_deref();
+        let socket = |token: &str| {
+            let at = at.replacen("http", "ws", 1);
+            format!("{at}{DESKTOP_PREFIX}{id}?token={token}")
+        };
         Self {
             status: view.status.as_str(),
             reason: view.reason,
@@ -131,10 +143,9 @@ impl DesktopAnswer {
             expires_at: time::text(view.expires_at),
             ended_at: view.ended_at.map(time::text),
             stream_url: token.map(|token| format!("{at}{VIEWER}{id}/{token}")),
-            connect_url: token.map(|token| {
-                let at = at.replacen("http", "ws", 1);
-                format!("{at}{DESKTOP_PREFIX}{id}?token={token}")
-            }),
+            connect_url: token.map(&socket),
+            view_only_url: looking.map(|token| format!("{at}{VIEWER}{id}/{token}/view")),
+            view_only_connect_url: looking.map(socket),
             width: resolution.width(),
             height: resolution.height(),
             dpi: view.options.dpi.get(),

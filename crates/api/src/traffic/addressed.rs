@@ -5,13 +5,13 @@
 //! between the client and us: a browser would refuse a page's origin, and any host but its own. A page of the sandbox's is never
 //! shown at our own address: what viewers run is ours (`ui`).
 
-use http::header::{HeaderValue, ORIGIN, UPGRADE};
+use http::header::{HeaderValue, ORIGIN, SEC_WEBSOCKET_EXTENSIONS, UPGRADE};
 use http::request::Parts;
 use http::{Request, Response, Uri};
 use hyper::body::Incoming;
-use offleash_daemon::{AccessRules, BROWSER_PORT, DESKTOP_PORT, VisibleState};
+use offleash_daemon::{AccessRules, BROWSER_PORT, DESKTOP_PORT, VisibleState, view_only_token};
 
-use super::{PortTarget, TrafficRefusal, TrafficService, check_token, forward};
+use super::{PortTarget, TrafficRefusal, TrafficService, forward, is_token};
 use crate::http::body::Body;
 use crate::http::destination::{self, BROWSER_PREFIX, DESKTOP_PREFIX};
 use crate::http::failure;
@@ -56,6 +56,17 @@ impl Addressed {
         }
     }
 
+    /// Whether who shows this token may look at a screen and not drive it.
+    fn only_looks(self, expected: &str, given: Option<&str>) -> Result<bool, TrafficRefusal> {
+        if is_token(expected, given) {
+            return Ok(false);
+        }
+        match self == Self::Screen && is_token(&view_only_token(expected), given) {
+            true => Ok(true),
+            false => Err(TrafficRefusal::Forbidden),
+        }
+    }
+
     fn failure(self) -> &'static str {
         match self {
             Self::Browser => "The browser cannot be reached",
@@ -91,7 +102,7 @@ impl TrafficService {
         let pairs = query::pairs(request.uri().query());
         // One whose ports are open to everybody is neither a session nor a desktop.
         let expected = access.traffic_token.as_deref().ok_or(TrafficRefusal::NotFound)?;
-        check_token(expected, query::value(&pairs, "token"))?;
+        let only_looks = what.only_looks(expected, query::value(&pairs, "token"))?;
         if access.state == VisibleState::Paused {
             return Err(TrafficRefusal::NotFound);
         }
@@ -122,9 +133,14 @@ impl TrafficService {
             client,
             access: &access,
             to,
+            only_looks,
         };
         let mut request = request;
         request.headers_mut().remove(ORIGIN);
+        if only_looks {
+            // Of what is packed nobody could say what it is.
+            request.headers_mut().remove(SEC_WEBSOCKET_EXTENSIONS);
+        }
         *request.uri_mut() = path;
         forward::forward(&way, request, stream, place).await.map_err(|error| {
             failure::record(&*self.journal, what.failure(), &error);

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
 
 use super::awaited::{AnswerProgress, awaited};
 use super::slots::PortSlot;
-use super::{PortTarget, headers, keys};
+use super::{PortTarget, headers, keys, view_only};
 use crate::http::body::{self, Body};
 use crate::http::peer::ClientConnection;
 
@@ -25,6 +25,8 @@ pub(super) struct ForwardPath<'a> {
     pub(super) client: &'a ClientConnection,
     pub(super) access: &'a AccessRules,
     pub(super) to: &'a PortTarget<'a>,
+    /// Whether the client may ask a screen for pictures, and nothing else.
+    pub(super) only_looks: bool,
 }
 
 /// Why a program's answer is not passed on.
@@ -78,7 +80,12 @@ pub(super) async fn forward(
     headers::to_client(response.headers_mut(), way.to, becomes.filter(|_| switches));
     if switches {
         let ours = hyper::upgrade::on(&mut response);
-        tokio::spawn(relay(theirs, ours, (place, way.client.held.clone())));
+        let held = (place, way.client.held.clone());
+        if way.only_looks {
+            tokio::spawn(view_only::relay(theirs, ours, held));
+        } else {
+            tokio::spawn(relay(theirs, ours, held));
+        }
         return Ok(response.map(|_| body::empty()));
     }
     Ok(response.map(|answer| body::until_end(answer.map_err(Into::into).boxed_unsync(), (place, sender))))

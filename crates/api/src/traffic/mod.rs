@@ -10,6 +10,7 @@ pub(crate) mod headers;
 mod keys;
 mod secured;
 mod slots;
+mod view_only;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -205,6 +206,7 @@ impl TrafficService {
             client,
             access: &access,
             to,
+            only_looks: false,
         };
         // Not being able to is being slower.
         let _set = stream.set_nodelay(true);
@@ -322,11 +324,15 @@ fn check_traffic_token(access: &AccessRules, headers: &HeaderMap) -> Result<(), 
 }
 
 fn check_token(expected: &str, given: Option<&str>) -> Result<(), TrafficRefusal> {
-    // In a time that does not say where the two differ.
-    match given.is_some_and(|given| expected.as_bytes().ct_eq(given.as_bytes()).into()) {
+    match is_token(expected, given) {
         true => Ok(()),
         false => Err(TrafficRefusal::Forbidden),
     }
+}
+
+/// Compares in a time that does not say where the two differ.
+fn is_token(expected: &str, given: Option<&str>) -> bool {
+    given.is_some_and(|given| expected.as_bytes().ct_eq(given.as_bytes()).into())
 }
 
 /// Whether a request asks for a file by a signed URL, which need not name a sandbox.

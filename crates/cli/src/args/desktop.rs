@@ -8,7 +8,7 @@ pub(crate) enum DesktopCommand {
     Create(Box<DesktopCreateArgs>),
     /// List desktops.
     Ls(DesktopListArgs),
-    /// Print the address of the page that shows the screen of a desktop: whoever has it sees and drives it.
+    /// Print the address of the page that shows the screen of a desktop: whoever has it sees and drives it, or sees it alone.
     Url(DesktopUrlArgs),
     /// End desktops.
     #[command(visible_alias = "rm")]
@@ -61,6 +61,9 @@ pub(crate) struct DesktopUrlArgs {
     /// The desktop.
     #[arg(value_name = "DESKTOP")]
     pub(crate) id: String,
+    /// Print the address at which the screen is seen and nobody drives it.
+    #[arg(long)]
+    pub(crate) view_only: bool,
     /// Print the address of its WebSocket instead, for viewers such as noVNC.
     #[arg(long)]
     pub(crate) websocket: bool,

@@ -1,12 +1,12 @@
 // The page that shows a screen: it draws what is there, and gives what a person does to it once that is taken over.
 //
-// Argument: its address.
+// Arguments: its address, that of who may look alone, and the WebSocket of the latter.
 
 import assert from 'node:assert/strict';
 import { createRequire } from 'node:module';
 
 const { chromium } = createRequire(import.meta.url)('playwright-core');
-const [url] = process.argv.slice(2);
+const [url, looking, socket] = process.argv.slice(2);
 const browser = await chromium.launch({
   executablePath: process.env.CHROMIUM,
   args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage'],
@@ -31,6 +31,35 @@ await page.waitForFunction(() => {
   for (let at = 0; at < data.length; at += 4) colours.add((data[at] << 16) | (data[at + 1] << 8) | data[at + 2]);
   return colours.size > 1;
 });
+// Whoever may look alone has nothing to take over, and types nothing: neither by the page nor past it.
+const looker = await browser.newPage();
+await looker.goto(looking);
+await looker.getByText('This address lets nobody drive it').waitFor();
+assert.equal(await looker.getByRole('button').count(), 0);
+await looker.waitForFunction(() => document.querySelector('canvas').width === 400);
+await looker.locator('canvas').click();
+await looker.keyboard.type('nor this');
+await looker.evaluate(async (address) => {
+  const { Viewer } = await import('/ui/rfb.js');
+  const viewer = new Viewer(address, document.createElement('canvas'));
+  let gone = null;
+  await new Promise((resolve, reject) => {
+    gone = viewer.run(resolve).catch(reject);
+  });
+  viewer.pointer(200, 150, 1);
+  viewer.pointer(200, 150, 0);
+  for (const one of 'past') {
+    viewer.key(one.charCodeAt(0), true);
+    viewer.key(one.charCodeAt(0), false);
+  }
+  // It is answered, and so all that was said before was judged.
+  const answered = new Promise((resolve) => viewer.socket.addEventListener('message', resolve, { once: true }));
+  viewer.ask(false);
+  await answered;
+  viewer.close();
+  await gone;
+}, socket);
+await looker.close();
 // Whoever looks types nothing.
 await canvas.click();
 await page.keyboard.type('not this');

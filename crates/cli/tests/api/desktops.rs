@@ -49,9 +49,13 @@ fn id_of(desktop: &Value) -> &str {
     desktop["id"].as_str().unwrap()
 }
 
-/// The path of the address at which a screen is looked at.
+/// The path of the address at which a screen is looked at and driven.
 fn path_of(desktop: &Value) -> String {
-    let url = desktop["connect_url"].as_str().unwrap();
+    path_in(&desktop["connect_url"])
+}
+
+fn path_in(url: &Value) -> String {
+    let url = url.as_str().unwrap();
     let (_, rest) = url.split_once("://").unwrap();
     rest[rest.find('/').unwrap()..].to_owned()
 }
@@ -119,6 +123,18 @@ fn a_desktop_is_seen_by_its_address_recorded_and_released() {
     second.write_all(b"nonsense").unwrap();
     drop(second);
     let _third = viewer(&server, &desktop);
+
+    // Who may look alone gets in, and is hung up on once it says what nobody understands.
+    let looking = path_in(&desktop["view_only_connect_url"]);
+    assert_ne!(looking, path_of(&desktop));
+    let (answer, mut looks) = upgrade(&server, &looking, "");
+    assert_eq!(answer.status, 101, "{answer:?}");
+    let mut said = [0; 14];
+    looks.read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"\x82\x0cRFB 003.008\n");
+    looks.write_all(b"\x82\x8c\0\0\0\0RFB 004.001\n").unwrap();
+    let mut rest = Vec::new();
+    let _until_it_ends = looks.read_to_end(&mut rest);
 
     // Nobody comes in without its token, and pages of others do not either.
     let theirs = create(&server, &other, &json!({ "width": 64, "height": 64 }));
@@ -259,6 +275,11 @@ fn a_person_takes_a_desktop_over_in_a_browser() {
         .succeed(["desktop", "create", "--resolution", "400x300", "--timeout", "10m"]);
     let id = url.split(['#', '/']).rev().nth(1).unwrap();
     assert_eq!(server.site.succeed(["desktop", "url", id]), url);
+    let looking = server.site.succeed(["desktop", "url", "--view-only", id]);
+    assert!(
+        looking.trim().ends_with("/view") && !looking.contains(url.trim().rsplit('/').next().unwrap()),
+        "{looking}"
+    );
     assert!(
         server
             .site
@@ -275,7 +296,12 @@ fn a_person_takes_a_desktop_over_in_a_browser() {
     std::fs::write(place.join("view.mjs"), include_str!("desktop_viewer.mjs")).unwrap();
     std::os::unix::fs::symlink(kit.join("node_modules"), place.join("node_modules")).unwrap();
     let mut browser = Command::new("node");
-    browser.args(["view.mjs", url.trim()]).current_dir(&place);
+    let socket = server
+        .site
+        .succeed(["desktop", "url", "--view-only", "--websocket", id]);
+    browser
+        .args(["view.mjs", url.trim(), looking.trim(), socket.trim()])
+        .current_dir(&place);
     browser
         .env("CHROMIUM", chromium)
         .env("HOME", &place)
