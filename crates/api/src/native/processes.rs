@@ -1,8 +1,10 @@
-//! The processes in a sandbox, in the native REST: as the kernel shows them outside.
+//! The processes in a sandbox, in the native REST: as the kernel shows them outside, or the commands that were started in it.
 
 use http::{Response, StatusCode};
 use offleash_core::text::one_line;
-use offleash_supervisor::process_list::{ProcessEntry, ProcessList};
+use offleash_daemon::SeenProcesses;
+use offleash_supervisor::process_list::{MAX_COMMAND, MAX_PROCESSES, ProcessEntry, ProcessList};
+use offleash_supervisor::service::message::ProcessInfo;
 use rustix::process::Signal;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -30,6 +32,9 @@ const SIGNALS: [(&str, Signal); 9] = [
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ProcessList")]
 pub(crate) struct ProcessesAnswer {
+    /// Where they are seen: `kernel`, all of them, or `commands`, those that were started through the server, without what these
+    /// started in turn.
+    seen_by: &'static str,
     /// By number, 1000 at most.
     processes: Vec<ProcessAnswer>,
     /// How many there were beyond those.
@@ -44,21 +49,25 @@ struct ProcessAnswer {
     pid: u32,
     /// That of its parent; 0 for one that came from outside.
     parent: u32,
-    /// What it does, a letter as `ps` has it: `R`, `S`, `D`, `T`, `Z`.
-    state: String,
+    /// What it does, a letter as `ps` has it: `R`, `S`, `D`, `T`, `Z`; not of commands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<String>,
     /// Its name, in one line.
     name: String,
     /// Program and arguments, each in one line; empty where there are none any more.
     command: Vec<String>,
     /// Whether arguments are missing in that, beyond 4096 bytes.
     cut: bool,
-    /// Its threads.
-    threads: u64,
-    /// CPU time so far, milliseconds.
-    cpu_ms: u64,
-    /// Memory that it has, bytes; what is shared counts for each.
-    memory_bytes: u64,
-    /// When it was started, in ticks: tells it from a later one with its number.
+    /// Its threads; not of commands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    threads: Option<u64>,
+    /// CPU time so far, milliseconds; not of commands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_ms: Option<u64>,
+    /// Memory that it has, bytes; what is shared counts for each. Not of commands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory_bytes: Option<u64>,
+    /// When it was started, in ticks: tells it from a later one with its number. 0 of commands.
     started: u64,
 }
 
@@ -72,9 +81,27 @@ pub(crate) struct SignalBody {
     started: u64,
 }
 
+impl From<SeenProcesses> for ProcessesAnswer {
+    fn from(seen: SeenProcesses) -> Self {
+        match seen {
+            SeenProcesses::Kernel(list) => list.into(),
+            SeenProcesses::Commands(commands) => Self {
+                seen_by: "commands",
+                more: commands.len().saturating_sub(MAX_PROCESSES) as u64,
+                processes: commands
+                    .into_iter()
+                    .take(MAX_PROCESSES)
+                    .map(ProcessAnswer::from)
+                    .collect(),
+            },
+        }
+    }
+}
+
 impl From<ProcessList> for ProcessesAnswer {
     fn from(list: ProcessList) -> Self {
         Self {
+            seen_by: "kernel",
             processes: list.processes.into_iter().map(ProcessAnswer::from).collect(),
             more: u64::try_from(list.more).unwrap_or(u64::MAX),
         }
@@ -86,7 +113,7 @@ impl From<ProcessEntry> for ProcessAnswer {
         Self {
             pid: entry.pid,
             parent: entry.parent,
-            state: entry.state.to_string(),
+            state: Some(entry.state.to_string()),
             name: one_line(entry.name.as_bytes()).into_owned(),
             command: entry
                 .command
@@ -94,10 +121,40 @@ impl From<ProcessEntry> for ProcessAnswer {
                 .map(|argument| one_line(argument.as_bytes()).into_owned())
                 .collect(),
             cut: entry.is_cut,
-            threads: entry.threads,
-            cpu_ms: entry.cpu_ms,
-            memory_bytes: entry.memory_bytes,
+            threads: Some(entry.threads),
+            cpu_ms: Some(entry.cpu_ms),
+            memory_bytes: Some(entry.memory_bytes),
             started: entry.start_ticks,
+        }
+    }
+}
+
+impl From<ProcessInfo> for ProcessAnswer {
+    fn from(command: ProcessInfo) -> Self {
+        let words = command.argv.iter().map(|word| one_line(word).into_owned());
+        let mut all: Vec<String> = words.collect();
+        let mut length = 0;
+        let kept = all.iter().take_while(|word| {
+            length += word.len();
+            length <= MAX_COMMAND
+        });
+        let kept = kept.count();
+        let cut = kept < all.len();
+        all.truncate(kept);
+        Self {
+            pid: command.pid,
+            parent: 0,
+            state: None,
+            name: command
+                .tag
+                .as_deref()
+                .map_or_else(String::new, |tag| one_line(tag.as_bytes()).into_owned()),
+            command: all,
+            cut,
+            threads: None,
+            cpu_ms: None,
+            memory_bytes: None,
+            started: 0,
         }
     }
 }

@@ -275,7 +275,7 @@ pub(super) static ROUTES: [RouteEntry; 86] = [
         Some(answers(200).with::<ReachedAnswer>()),
         |call| Box::pin(reached::reached(call.asked, call.first()))),
     route!("ListProcesses", GET "/v1/sandboxes/{id}/processes", CREATE, NO_BODY,
-        "Lists the processes in a running sandbox of level `process`, as the kernel shows them outside.",
+        "Lists the processes in a running sandbox: as the kernel shows them outside at level `process`, the commands that were started at others.",
         Some(answers(200).with::<ProcessesAnswer>()),
         |call| Box::pin(processes::list(call.asked, call.first()))),
     route!("SignalProcess", POST "/v1/sandboxes/{id}/processes/{pid}/signal", CREATE, BODY,

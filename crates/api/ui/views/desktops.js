@@ -1,45 +1,14 @@
 // Desktops: what there is, a look at the screen of one that a person can take over, and what was recorded of it.
 
 import { get, may, part, post } from '../api.js';
-import { ask, button, clock, facts, field, h, named, notify, replace, say, table } from '../dom.js';
+import { ask, button, clock, facts, field, h, named, notify, replace, table } from '../dom.js';
 import { addressOf, screen } from '../screen.js';
 import { words } from './create.js';
+import { OF_SCREEN, recordingOf } from './recording.js';
 
 /** The token in the address of a stream. */
 function tokenIn(url) {
   return new URL(url).hash.split('/')[1] ?? '';
-}
-
-/** What was recorded, a picture at a time. */
-function recorded(path) {
-  const told = h('p', { class: 'faint', role: 'status' });
-  const canvas = h('canvas', { class: 'browser', width: 640, height: 480, role: 'img', 'aria-label': 'A picture of the screen' });
-  const place = h('input', { type: 'range', min: '0', value: '0', 'aria-label': 'Picture' });
-  let frames = [];
-  async function draw() {
-    const frame = frames[Number(place.value)];
-    if (!frame) return;
-    const bytes = Uint8Array.from(atob(frame.data), (one) => one.charCodeAt(0));
-    const picture = await createImageBitmap(new Blob([bytes], { type: 'image/png' }));
-    canvas.width = picture.width;
-    canvas.height = picture.height;
-    canvas.getContext('2d').drawImage(picture, 0, 0);
-    picture.close();
-    say(told, `Picture ${Number(place.value) + 1} of ${frames.length}, ${clock(frame.timestamp)}`);
-  }
-  place.addEventListener('input', () => draw().catch((error) => say(told, error.message)));
-  const box = h('div');
-  const load = button('Show the recording', async () => {
-    ({ frames } = await get(`${path}/recording`));
-    if (!frames.length) {
-      replace(box, h('p', {}, 'There is no picture.'));
-      return;
-    }
-    place.setAttribute('max', String(frames.length - 1));
-    replace(box, place, told, canvas);
-    await draw();
-  });
-  return [h('div', { class: 'tools' }, h('h2', { class: 'grow' }, 'Recording'), load), box];
 }
 
 async function desktopView(context, id) {
@@ -72,7 +41,7 @@ async function desktopView(context, id) {
       ['Isolated by', desktop.level],
     ]),
     live,
-    desktop.record ? recorded(path) : [],
+    desktop.record && recordingOf(context, path, OF_SCREEN),
   ];
 }
 

@@ -1,10 +1,12 @@
-// The processes in a sandbox as a tree, as the kernel shows them outside, and signals for them.
+// The processes in a sandbox as a tree, as the kernel shows them outside, and signals for them. Where the kernel has none of them, the
+// commands that were started are shown.
 
 import { get, post } from '../api.js';
-import { ask, button, bytes, cut, h, named, notify, percent, replace, table } from '../dom.js';
+import { ask, button, bytes, cut, h, named, notify, percent, replace, say, table } from '../dom.js';
 
 const EVERY_MS = 2000;
 const STATES = { R: 'runs', S: 'waits', D: 'waits for the disk', T: 'stopped', t: 'traced', Z: 'has ended', I: 'idle' };
+const COMMANDS = 'At this level the kernel outside does not see processes: these are the commands that were started through the server.';
 const SIGNALS = ['SIGTERM', 'SIGKILL', 'SIGINT', 'SIGHUP', 'SIGSTOP', 'SIGCONT'];
 
 /** Processes with their depth, each behind its parent; one whose parent is not there comes first. */
@@ -31,6 +33,7 @@ export function tree(processes) {
 export async function processesTab(context) {
   const place = h('div');
   const told = h('p', { class: 'faint', role: 'status' });
+  const note = h('p', { class: 'faint' });
   const path = `${context.path}/processes`;
   let before = null;
   let last = '';
@@ -49,7 +52,11 @@ export async function processesTab(context) {
     await draw();
   }
 
+  /** What is not known of commands is left out. */
+  const known = (value, words) => (value === undefined ? '–' : words(value));
+
   function used(one, at) {
+    if (one.cpu_ms === undefined) return NaN;
     const earlier = before?.of.get(`${one.pid} ${one.started}`);
     return earlier === undefined || at <= before.at ? NaN : ((one.cpu_ms - earlier) / (at - before.at)) * 100;
   }
@@ -62,7 +69,9 @@ export async function processesTab(context) {
       const at = Date.now();
       const rows = tree(list.processes).map((one) => ({ ...one, percent: used(one, at) }));
       before = { at, of: new Map(list.processes.map((one) => [`${one.pid} ${one.started}`, one.cpu_ms])) };
-      told.textContent = `${list.processes.length + list.more} processes${list.more ? `, the first ${list.processes.length} are shown` : ''}`;
+      const commands = list.seen_by === 'commands';
+      say(note, commands ? COMMANDS : '');
+      told.textContent = `${list.processes.length + list.more} ${commands ? 'commands' : 'processes'}${list.more ? `, the first ${list.processes.length} are shown` : ''}`;
       const now = JSON.stringify(rows.map((one) => [one.pid, one.state, one.command, one.memory_bytes, percent(one.percent)]));
       if (now === last) return;
       last = now;
@@ -71,11 +80,11 @@ export async function processesTab(context) {
         h('span', { class: 'mono' }, one.pid),
         [h('span', { class: 'unseen' }, `level ${one.depth + 1} `), h('span', { class: 'mono', 'aria-hidden': 'true' }, one.depth ? `${'│ '.repeat(Math.min(one.depth, 20) - 1)}└ ` : ''),
           h('span', { class: 'mono' }, named(one.command.length ? one.command.join(' ') : `[${one.name}]`)), one.cut && ' …'],
-        STATES[one.state] ?? cut(one.state, 4),
+        known(one.state, (state) => STATES[state] ?? cut(state, 4)),
         percent(one.percent),
-        `${(one.cpu_ms / 1000).toFixed(1)} s`,
-        bytes(one.memory_bytes),
-        one.threads,
+        known(one.cpu_ms, (ms) => `${(ms / 1000).toFixed(1)} s`),
+        known(one.memory_bytes, bytes),
+        known(one.threads, String),
         one.pid === 1 ? '' : button('Signal', () => send(one), { class: 'small', 'aria-label': `Signal for process ${one.pid}` }),
       ]), 'There is none.'));
       // The focus stays with the process.
@@ -89,5 +98,5 @@ export async function processesTab(context) {
   const timer = setInterval(() => document.visibilityState === 'visible' && draw().catch(() => {}), EVERY_MS);
   context.onEnd(() => clearInterval(timer));
   // The first look tells no CPU: that takes two.
-  return [h('div', { class: 'tools' }, h('h2', { class: 'grow' }, 'Processes'), told), place];
+  return [h('div', { class: 'tools' }, h('h2', { class: 'grow' }, 'Processes'), told), note, place];
 }

@@ -1,4 +1,4 @@
-// Pictures of a session's pages, played again. What a picture shows is hostile: it is drawn, and nothing of it is run.
+// Pictures of a session's pages, or of a desktop's screen, played again. What a picture shows is hostile: it is drawn, and nothing of it is run.
 
 import { get } from '../api.js';
 import { button, clock, field, h, replace, say } from '../dom.js';
@@ -16,17 +16,17 @@ export function pauseAfter(frames, place) {
   return next ? Math.min(Math.max(next.timestamp - frames[place].timestamp, 0), LONGEST_PAUSE_MS) : 0;
 }
 
-async function draw(canvas, { data }) {
+async function draw(canvas, { data }, type) {
   const bytes = Uint8Array.from(atob(data), (one) => one.charCodeAt(0));
-  const picture = await createImageBitmap(new Blob([bytes], { type: 'image/jpeg' }));
+  const picture = await createImageBitmap(new Blob([bytes], { type }));
   if (canvas.width !== picture.width) canvas.width = picture.width;
   if (canvas.height !== picture.height) canvas.height = picture.height;
   canvas.getContext('2d').drawImage(picture, 0, 0);
   picture.close();
 }
 
-function player(context, frames) {
-  const canvas = h('canvas', { class: 'browser', width: 640, height: 400, role: 'img', 'aria-label': 'What the page showed' });
+function player(context, frames, { type, label }) {
+  const canvas = h('canvas', { class: 'browser', width: 640, height: 400, role: 'img', 'aria-label': label });
   const told = h('p', { class: 'faint', role: 'status' });
   const place = h('input', { type: 'range', min: 0, max: frames.length - 1, value: 0, step: 1 });
   let timer = null;
@@ -38,7 +38,7 @@ function player(context, frames) {
     const frame = frames[number];
     say(told, `Picture ${number + 1} of ${frames.length}, ${clock(frame.timestamp)}`);
     // One that is none is passed over.
-    await draw(canvas, frame).catch(() => say(told, `Picture ${number + 1} of ${frames.length} cannot be shown.`));
+    await draw(canvas, frame, type).catch(() => say(told, `Picture ${number + 1} of ${frames.length} cannot be shown.`));
   }
 
   function stop() {
@@ -76,13 +76,18 @@ function player(context, frames) {
   return [h('div', { class: 'tools' }, h('div', { class: 'grow' }, field('Picture', place)), play), told, canvas];
 }
 
-/** What is recorded of a session, shown when somebody asks for it. */
-export function recordingOf(context, path) {
+/** Pictures of pages. */
+export const OF_PAGES = { type: 'image/jpeg', label: 'What the page showed' };
+/** Pictures of a screen. */
+export const OF_SCREEN = { type: 'image/png', label: 'What the screen showed' };
+
+/** What is recorded of a session or a desktop, shown when somebody asks for it. */
+export function recordingOf(context, path, what = OF_PAGES) {
   const seen = h('div');
   return [
     h('div', { class: 'tools' }, h('h2', { class: 'grow' }, 'Recording'), button('Show recording', async () => {
       const frames = framesOf(await get(`${path}/recording`, { signal: context.signal }));
-      replace(seen, frames.length ? player(context, frames) : h('p', { class: 'faint' }, 'There is no picture.'));
+      replace(seen, frames.length ? player(context, frames, what) : h('p', { class: 'faint' }, 'There is no picture.'));
     })),
     seen,
   ];

@@ -8,7 +8,9 @@ use offleash_core::level::Level;
 use offleash_core::text::Text;
 use offleash_store::AuditLog;
 use offleash_supervisor::process_list::{FIRST, ProcessList, SandboxProcesses};
+use offleash_supervisor::service::error::SupervisorError;
 use offleash_supervisor::service::message::Reached;
+use offleash_supervisor::service::message::{ProcessInfo, Selector};
 use rustix::process::Signal;
 use tokio::time::timeout;
 
@@ -24,7 +26,6 @@ use crate::transitions::WhenPaused;
 /// How long the kernel may take to show processes: it waits for what they do with their memory.
 const PROCESSES_TIMEOUT: Duration = Duration::from_secs(5);
 /// What is refused of a level.
-const PROCESSES: &str = "a list of processes";
 const CHANGES: &str = "a list of changes";
 
 /// Whether the audit log of the machine is as it was written.
@@ -36,6 +37,15 @@ pub struct AuditVerification {
     pub torn: u64,
     /// The first line that cannot be trusted, and why; nothing after it can.
     pub first_bad: Option<(u64, String)>,
+}
+
+/// What is seen of the processes in a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SeenProcesses {
+    /// All of them, as the kernel shows them outside.
+    Kernel(ProcessList),
+    /// The commands that were started in it, without what these started: the kernel outside has others of them, or none.
+    Commands(Vec<ProcessInfo>),
 }
 
 impl Daemon {
@@ -51,17 +61,31 @@ impl Daemon {
         reached.map_err(|error| DaemonError::supervisor("say what was reached", error))
     }
 
-    /// The processes of a running sandbox, as the kernel shows them outside.
+    /// The processes of a running sandbox: as the kernel shows them outside where it has them, or else the commands that were
+    /// started in it.
     ///
     /// # Errors
-    /// `NotFound`, `Forbidden`, `Conflict` if it is paused, `Unsupported` at levels whose processes the kernel does not
-    /// have, `Supervisor`, `Host`.
-    pub async fn processes(&self, caller: &Caller, id: &str) -> Result<ProcessList, DaemonError> {
+    /// `NotFound`, `Forbidden`, `Conflict` if it is paused, `Supervisor`, `Host`.
+    pub async fn processes(&self, caller: &Caller, id: &str) -> Result<SeenProcesses, DaemonError> {
         caller.require(Scope::Create)?;
-        self.with_processes(caller, id, SandboxProcesses::list).await
+        if self.has_kernel_view(caller, id)? {
+            let list = self.with_processes(caller, id, SandboxProcesses::list).await?;
+            return Ok(SeenProcesses::Kernel(list));
+        }
+        let supervisor = self.supervisor_unless_paused(id).await?;
+        let started = supervisor.processes().await;
+        let mut started = started.map_err(|error| DaemonError::supervisor("list commands", error))?;
+        started.sort_by_key(|command| command.pid);
+        Ok(SeenProcesses::Commands(started))
     }
 
-    /// Sends a signal to one of them, which was started at that time.
+    /// Whether the kernel outside has the processes of a sandbox of the caller's.
+    fn has_kernel_view(&self, caller: &Caller, id: &str) -> Result<bool, DaemonError> {
+        let entry = self.services.core.sandboxes.find(caller, id)?;
+        Ok(entry.read(|facts| facts.specification().level == Level::Process.name()))
+    }
+
+    /// Sends a signal to one of them, which was started at that time; of commands that is not known.
     ///
     /// # Errors
     /// As [`Self::processes`]; `Inspection` where there is none, `Invalid` for the first one, which is ours.
@@ -76,10 +100,19 @@ impl Daemon {
         if pid == FIRST {
             return Err(DaemonError::invalid("pid", "the first process ends with the sandbox"));
         }
+        let gone = || DaemonError::from(InspectionError::NoSuchProcess { id: id.to_owned(), pid });
+        if !self.has_kernel_view(caller, id)? {
+            let supervisor = self.supervisor_unless_paused(id).await?;
+            let sent = supervisor.signal(&Selector::Pid(pid), signal.as_raw()).await;
+            return sent.map_err(|error| match error {
+                SupervisorError::NoProcess => gone(),
+                error => DaemonError::supervisor("send a signal", error),
+            });
+        }
         let sent = self.with_processes(caller, id, move |processes| processes.signal(pid, started, signal));
         match sent.await? {
             true => Ok(()),
-            false => Err(InspectionError::NoSuchProcess { id: id.to_owned(), pid }.into()),
+            false => Err(gone()),
         }
     }
 
@@ -91,10 +124,6 @@ impl Daemon {
     ) -> Result<T, DaemonError> {
         let services = &self.services;
         let entry = services.core.sandboxes.find(caller, id)?;
-        let level = entry.read(|facts| facts.specification().level.clone());
-        if level != Level::Process.name() {
-            return Err(unsupported(PROCESSES, &level));
-        }
         let _used = services.changer.running(id, WhenPaused::Leave).await?;
         let first = services.core.host.supervisor(entry.id()).first_process().await;
         let first = first.map_err(|error| DaemonError::supervisor("name its first process", error))?;
