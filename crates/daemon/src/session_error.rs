@@ -54,11 +54,7 @@ pub enum SessionError {
         id: String,
     },
     /// There is no desktop in sandboxes of the template.
-    #[error(
-        "there is no desktop in template `{}`: {why}; `offleash template build --name desktop --recipe desktop` on the \
-         server's machine builds one with a desktop",
-        .template.escape_debug()
-    )]
+    #[error("there is no desktop in template `{}`: {why}", .template.escape_debug())]
     NoDesktop {
         /// The template.
         template: String,
@@ -91,6 +87,9 @@ impl Explained for SessionError {
         let hint = match self {
             Self::NoBrowser { .. } => {
                 "`offleash template build --name browser --recipe browser` on the server's machine builds one with a browser"
+            }
+            Self::NoDesktop { .. } => {
+                "`offleash template build --name desktop --recipe desktop` on the server's machine builds one with a desktop"
             }
             Self::ContextInUse { .. } => "release that session first, or use the context without saving to it",
             _ => return None,

@@ -60,7 +60,11 @@ pub(crate) fn is_ours(status: StatusCode) -> bool {
 
 /// What a client is told when the process that holds a sandbox says no.
 pub(crate) fn refusal_of_supervisor(journal: &dyn Journal, told: &str, error: &SupervisorError) -> ApiRefusal {
-    let status = of_kind(error.kind());
+    let status = match error {
+        // It is not disk space that is used up, and a later try may do.
+        SupervisorError::Exhausted { .. } => StatusCode::TOO_MANY_REQUESTS,
+        other => of_kind(other.kind()),
+    };
     if is_ours(status) {
         record(journal, told, error);
         return ApiRefusal::new(status, told);
@@ -104,7 +108,8 @@ fn message(error: &DaemonError, is_owner: bool) -> String {
             | DaemonError::UnknownImage { .. }
             | DaemonError::MissingOrigin { .. }
             | DaemonError::ImageNotAllowed { .. }
-            | DaemonError::Inspection(_),
+            | DaemonError::Inspection(_)
+            | DaemonError::Session(_),
             Some(hint),
         ) => format!("{error}; {hint}"),
         // What it says of the machine is for its owner.
@@ -122,5 +127,51 @@ fn message(error: &DaemonError, is_owner: bool) -> String {
         (DaemonError::ImageFailed { .. }, Some(hint)) => format!("{error}; {hint}"),
         (DaemonError::Full { .. }, Some(hint)) if is_owner => format!("{error}; {hint}"),
         _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use offleash_daemon::SessionError;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct SilentJournal;
+
+    impl Journal for SilentJournal {
+        fn record(&self, _event: &Event<'_>) {}
+    }
+
+    #[test]
+    fn who_asks_for_a_browser_or_a_desktop_hears_what_to_do() {
+        let (template, why) = ("base".to_owned(), "Xvfb is missing".to_owned());
+        let session = "i1".to_owned();
+        for (error, hint) in [
+            (
+                SessionError::NoBrowser {
+                    template: template.clone(),
+                },
+                "--recipe browser",
+            ),
+            (SessionError::NoDesktop { template, why }, "--recipe desktop"),
+            (
+                SessionError::ContextInUse {
+                    name: "shop".to_owned(),
+                    session: Some(session),
+                },
+                "release that session first",
+            ),
+        ] {
+            let refusal = refusal(&SilentJournal, &error.into(), false);
+            assert!(refusal.message.contains(hint), "{}", refusal.message);
+        }
+    }
+
+    #[test]
+    fn one_command_too_many_may_be_asked_for_again() {
+        let what = "commands".to_owned();
+        let refusal = refusal_of_supervisor(&SilentJournal, "no", &SupervisorError::Exhausted { what });
+        assert_eq!(refusal.status, StatusCode::TOO_MANY_REQUESTS);
     }
 }
