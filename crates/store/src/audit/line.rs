@@ -13,6 +13,8 @@ pub(super) const LOCK: &str = "audit.lock";
 pub(super) const NEXT: &str = "audit.next";
 /// What logs begin and end with that were set aside, in order: `audit-000001.jsonl`.
 const ASIDE: (&str, &str) = ("audit-", ".jsonl");
+/// The event that a log ends with that is set aside.
+pub(super) const ROTATING: &str = "rotating";
 /// The event that a log begins with whose beginning is in another file.
 pub(super) const ROTATED: &str = "rotated";
 /// What `prev` is in the first line.

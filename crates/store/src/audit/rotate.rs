@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, Dir, FlockOperation, OFlags, RenameFlags, renameat, re
 use rustix::io::Errno;
 
 use super::append::{append_locked, lock, open, write_head};
-use super::line::{self, ChainHead, HEAD, LOG, MAX_LINE, NEXT, ROTATED};
+use super::line::{self, ChainHead, HEAD, LOG, MAX_LINE, NEXT, ROTATED, ROTATING};
 use super::{AuditError, AuditEvent, AuditLine};
 use crate::StateDirectory;
 use crate::clock::rfc3339_now;
@@ -31,7 +31,7 @@ pub(super) fn rotate(state: &StateDirectory) -> Result<Option<PathBuf>, AuditErr
     let behind = set_aside(state)?.last().map_or(1, |last| last + 1);
     let name = line::set_aside_name(begins.unwrap_or(behind));
     // It mends what a crash left, and so the end is whole.
-    let (head, _) = append_locked(state, &event("rotating", &name))?;
+    let (head, _) = append_locked(state, &event(ROTATING, &name))?;
     let (bytes, next_head) = line::line_after(&ChainHead { length: 0, ..head }, &rfc3339_now(), &event(ROTATED, &name))
         .map_err(std::io::Error::from)
         .tried("encoding", NEXT)?;

@@ -279,6 +279,13 @@ fn a_log_is_set_aside_and_the_chain_goes_on_over_files() {
     fs::write(&second, &changed).unwrap();
     let bad = audit.verify().unwrap().first_bad.unwrap();
     assert_eq!((bad.file.as_deref(), bad.line), (Some("audit-000005.jsonl"), 1));
+    // The last line of a file is named itself, not what follows in the next.
+    let mut changed = kept.clone();
+    let at = changed.len() - 90;
+    changed[at] ^= 1;
+    fs::write(&second, &changed).unwrap();
+    let bad = audit.verify().unwrap().first_bad.unwrap();
+    assert_eq!((bad.file.as_deref(), bad.line), (Some("audit-000005.jsonl"), 3));
     fs::write(&second, &kept).unwrap();
 
     // The oldest may be moved away, and none between.
@@ -289,6 +296,20 @@ fn a_log_is_set_aside_and_the_chain_goes_on_over_files() {
     assert!(audit.verify().unwrap().ok);
     fs::remove_file(&first).unwrap();
     assert_eq!(audit.verify().unwrap().moved_away, 7);
+    // What was moved away is verified by itself.
+    let elsewhere = TestScratch::new();
+    let archive = AuditLog::new(&elsewhere.state);
+    fs::write(archive.path().with_file_name("audit-000005.jsonl"), &kept).unwrap();
+    let report = archive.verify().unwrap();
+    assert!(report.ok && report.lines == 3 && report.moved_away == 4, "{report:?}");
+    let cut: Vec<u8> = kept
+        .split_inclusive(|byte| *byte == b'\n')
+        .take(2)
+        .flatten()
+        .copied()
+        .collect();
+    fs::write(archive.path().with_file_name("audit-000005.jsonl"), cut).unwrap();
+    assert!(!archive.verify().unwrap().ok);
     // Nor is the current one what it was not.
     fs::write(&path, &kept).unwrap();
     assert!(!audit.verify().unwrap().ok);

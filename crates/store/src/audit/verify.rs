@@ -146,6 +146,7 @@ pub(super) fn verify(state: &StateDirectory) -> Result<VerifyReport, AuditError>
         behind: None,
         torn: None,
         file: None,
+        is_closed: false,
         report: VerifyReport {
             lines: 0,
             ok: true,
@@ -170,15 +171,24 @@ pub(super) fn verify(state: &StateDirectory) -> Result<VerifyReport, AuditError>
     Ok(check.report)
 }
 
+/// A line that cannot be read, and where it is.
+struct TornLine {
+    file: Option<String>,
+    number: u64,
+    bytes: Vec<u8>,
+}
+
 struct ChainCheck {
     /// The end so far.
     head: ChainHead,
     /// The hash before that: where the head may be if a writer died between the log and the head.
     behind: Option<String>,
     /// A line that cannot be read and waits for its `recovered` event.
-    torn: Option<Vec<u8>>,
+    torn: Option<TornLine>,
     /// The file, where that was set aside.
     file: Option<String>,
+    /// Whether the last line is the one that a log is set aside with.
+    is_closed: bool,
     report: VerifyReport,
 }
 
@@ -193,18 +203,27 @@ impl ChainCheck {
     }
 
     fn line(&mut self, number: u64, bytes: &[u8]) {
+        let torn = |file: &Option<String>, bytes: &[u8]| TornLine {
+            file: file.clone(),
+            number,
+            bytes: bytes.to_vec(),
+        };
         let Some(line) = bytes.strip_suffix(b"\n") else {
-            self.torn = Some(bytes.to_vec());
+            self.torn = Some(torn(&self.file, bytes));
             return;
         };
         match (line::parse(line), self.torn.take()) {
             (Ok(parsed), None) => self.chained(number, parsed),
-            (Ok(parsed), Some(torn)) if line::recovers(&parsed, &torn) => {
+            (Ok(parsed), Some(torn)) if line::recovers(&parsed, &torn.bytes) => {
                 self.report.torn += 1;
                 self.chained(number, parsed);
             }
-            (_, Some(_)) => self.bad(number - 1, "it is damaged and no `recovered` event vouches for it"),
-            (Err(_), None) => self.torn = Some(line.to_vec()),
+            (_, Some(torn)) => {
+                // It may be the last one of the file before.
+                self.file = torn.file;
+                self.bad(torn.number, "it is damaged and no `recovered` event vouches for it");
+            }
+            (Err(_), None) => self.torn = Some(torn(&self.file, line)),
         }
     }
 
@@ -238,17 +257,20 @@ impl ChainCheck {
             );
         }
         self.report.lines += 1;
+        self.is_closed = line.event == line::ROTATING;
         self.behind = Some(std::mem::replace(&mut self.head.hash, line.hash));
         self.head.seq = line.seq;
     }
 
     fn end(&mut self, last: u64, head: Option<&ChainHead>) {
-        if self.torn.is_some() && self.torn.as_ref().is_none_or(|torn| torn.is_empty()) {
+        if self.torn.as_ref().is_some_and(|torn| torn.bytes.is_empty()) {
             return self.bad(last, "it is empty");
         }
         match head {
             // The very first writer died before it wrote the head.
             None if last <= 1 => self.torn_end(),
+            // Logs that were moved away; the log that goes on elsewhere begins with the hash of this end.
+            None if self.is_closed && self.file.is_some() && self.torn.is_none() => {}
             None => self.bad(
                 last + 1,
                 "`audit.head` is missing, so that nothing shows where the log ended",
