@@ -67,7 +67,7 @@ fn help_says_what_there_is() {
       tools        Work with the tools that a policy offers to code in sandboxes
       approvals    Answer questions about calls of tools in sandboxes
       policy       Work with policy files
-      audit        Check or show the audit log
+      audit        Check or show the audit log, or set it aside
       completions  Print completions for a shell
       man          Print the manual page of a command
       help         Print this message or the help of the given subcommand(s)

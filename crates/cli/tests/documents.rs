@@ -65,7 +65,7 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 105] = [
+const COMMANDS: [&[&str]; 106] = [
     &[],
     &["run"],
     &["diff"],
@@ -137,6 +137,7 @@ const COMMANDS: [&[&str]; 105] = [
     &["audit"],
     &["audit", "verify"],
     &["audit", "show"],
+    &["audit", "rotate"],
     &["serve"],
     &["front"],
     &["mcp"],
