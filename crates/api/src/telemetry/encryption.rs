@@ -48,3 +48,7 @@ fn failed(error: io::Error) -> ExportError {
         _ => ExportError::Tls(error),
     }
 }
+
+#[cfg(test)]
+#[path = "encryption_tests.rs"]
+mod tests;

@@ -81,3 +81,41 @@ fn place(signal: TelemetrySignal) -> usize {
         TelemetrySignal::Logs => 2,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    /// What the owner is told.
+    #[derive(Debug, Default)]
+    struct KeptJournal(Mutex<Vec<&'static str>>);
+
+    impl Journal for KeptJournal {
+        fn record(&self, event: &Event<'_>) {
+            if let Event::Failure { told, .. } = event {
+                self.0.lock().unwrap().push(told);
+            }
+        }
+    }
+
+    #[test]
+    fn a_collector_that_is_not_trusted_is_told_of_once_for_all_signals() {
+        let (lost, journal) = (LostSignals::default(), KeptJournal::default());
+        let told = || journal.0.lock().unwrap().len();
+        let untrusted = || Err(ExportError::Untrusted(io::Error::other("another")));
+        for signal in TelemetrySignal::ALL {
+            lost.sent(&journal, (signal, 2), untrusted());
+            lost.sent(&journal, (signal, 1), untrusted());
+        }
+        assert_eq!(told(), 1);
+        assert_eq!(lost.counts().map(|(_, count)| count), [3, 3, 3]);
+        // Another failure is told of, and so is this one once there was a good collector again.
+        lost.sent(&journal, (TelemetrySignal::Logs, 1), Err(ExportError::Late));
+        assert_eq!(told(), 2);
+        lost.sent(&journal, (TelemetrySignal::Logs, 1), Ok(()));
+        lost.sent(&journal, (TelemetrySignal::Logs, 1), untrusted());
+        assert_eq!(told(), 3);
+    }
+}

@@ -50,10 +50,10 @@ fn every_route_is_answered_by_its_method_and_no_other() {
         // What begins as paths of templates do is told that more of that is not there, whatever the method.
         let expected = if route.path.starts_with("/templates") { 501 } else { 405 };
         let path = line.split_once(' ').unwrap().1;
-        // What is at a path of a volume, and a template, is changed by the usual one.
+        // What is at a path of a volume, a template and a webhook are changed by the usual one.
         let other = match route.path {
             path if path.contains("/files/") => "POST",
-            path if path.ends_with("/path") || path.contains("templates") => "PUT",
+            path if path.ends_with("/path") || path.contains("templates") || path.contains("webhooks") => "PUT",
             _ => "PATCH",
         };
         server
@@ -96,4 +96,75 @@ fn a9_a_body_is_as_large_as_its_route_lets_it_be() {
             "{route:?}"
         );
     }
+}
+
+#[test]
+fn a_key_registers_webhooks_as_e2b_has_them_and_their_secrets_are_told_to_nobody() {
+    let mut server = Server::start();
+    let (key, other, reader) = (server.key(&[]), server.key(&[]), server.key(&["--scope", "read"]));
+    let webhook = serde_json::json!({
+        "name": "mine",
+        "url": "https://hooks.example/e2b?tenant=a",
+        "enabled": true,
+        "events": ["sandbox.lifecycle.created", "sandbox.lifecycle.killed"],
+        "signatureSecret": "a-secret-of-somebody",
+    });
+    let made = server.ask(&key, "POST /events/webhooks", &webhook.to_string());
+    assert_eq!(made.status, 201, "{made:?}");
+    let shown = made.json();
+    let at = format!("/events/webhooks/{}", shown["id"].as_str().unwrap());
+    for field in ["name", "url", "enabled", "events"] {
+        assert_eq!(shown[field], webhook[field], "{field}");
+    }
+    assert!(shown["createdAt"].is_string() && shown["teamID"].is_string(), "{shown}");
+    let get = |key: &str, at: &str| server.ask(key, &format!("GET {at}"), "");
+    assert_eq!(get(&key, &at).json(), shown);
+    assert_eq!(get(&key, "/events/webhooks").json(), serde_json::json!([shown]));
+    // Others have none, and who reads makes none.
+    get(&other, &at).assert_refused(404);
+    assert_eq!(get(&other, "/events/webhooks").json(), serde_json::json!([]));
+    for line in [format!("PATCH {at}"), format!("DELETE {at}")] {
+        server.ask(&other, &line, "{}").assert_refused(404);
+        server.ask(&reader, &line, "{}").assert_refused(403);
+    }
+    server
+        .ask(&reader, "POST /events/webhooks", &webhook.to_string())
+        .assert_refused(403);
+    for (field, wrong) in [
+        ("url", serde_json::json!("http://127.0.0.1:3000/")),
+        ("url", serde_json::json!("https://10.0.0.1/")),
+        ("events", serde_json::json!(["sandbox.lifecycle.checkpointed"])),
+        ("signatureSecret", serde_json::json!("short")),
+    ] {
+        let mut webhook = webhook.clone();
+        webhook[field] = wrong;
+        server
+            .ask(&key, "POST /events/webhooks", &webhook.to_string())
+            .assert_refused(400);
+        let change = serde_json::json!({ field: webhook[field] }).to_string();
+        server.ask(&key, &format!("PATCH {at}"), &change).assert_refused(400);
+    }
+    let changed = server.ask(
+        &key,
+        &format!("PATCH {at}"),
+        r#"{"enabled": false, "url": "https://hooks.example/"}"#,
+    );
+    assert_eq!(
+        (changed.status, &changed.json()["enabled"]),
+        (200, &serde_json::json!(false)),
+        "{changed:?}"
+    );
+    for _ in 1..10 {
+        assert_eq!(
+            server.ask(&key, "POST /events/webhooks", &webhook.to_string()).status,
+            201
+        );
+    }
+    server
+        .ask(&key, "POST /events/webhooks", &webhook.to_string())
+        .assert_refused(429);
+    assert_eq!(server.ask(&key, &format!("DELETE {at}"), "").status, 200);
+    get(&key, &at).assert_refused(404);
+    let (_, said) = server.end();
+    assert!(!said.contains("a-secret-of-somebody"), "{said}");
 }

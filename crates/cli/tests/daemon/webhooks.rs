@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use offleash_daemon::{Caller, DaemonConfig, WebhooksConfig};
+use offleash_daemon::{Caller, DaemonConfig, DaemonError, WebhookRequest, WebhookUpdate, WebhooksConfig};
 use serde_json::Value;
 
 use super::support::{processes, skip};
@@ -35,6 +35,8 @@ struct Heard {
     id: String,
     at: String,
     signature: String,
+    /// What E2B's receivers look at: webhook, delivery, signature.
+    e2b: Option<[String; 3]>,
     body: Vec<u8>,
     answer: Answer,
 }
@@ -106,6 +108,10 @@ impl Receiver {
             id: fields["offleash-webhook-id"].clone(),
             at: fields["offleash-timestamp"].clone(),
             signature: fields["offleash-signature"].clone(),
+            e2b: fields.contains_key("e2b-signature").then(|| {
+                assert_eq!(fields["e2b-signature-version"], "v1");
+                ["e2b-webhook-id", "e2b-delivery-id", "e2b-signature"].map(|name| fields[name].clone())
+            }),
             body,
             answer: answer.clone(),
         });
@@ -315,5 +321,109 @@ fn a_question_stays_open_beyond_its_daemon_and_is_told_again_by_its_id() {
         assert_eq!(within(connecting).await.unwrap(), "refused\n");
         within(second.kill(&me, &made.id)).await.unwrap();
         world.emptied().await;
+    });
+}
+
+/// What a webhook that is told of everything but changes is asked for with.
+fn request(url: &str) -> WebhookRequest {
+    let types = ["created", "killed"].map(|word| format!("sandbox.lifecycle.{word}"));
+    WebhookRequest {
+        name: "mine".to_owned(),
+        url: url.to_owned(),
+        enabled: true,
+        types: types.to_vec(),
+        secret: SECRET.to_owned(),
+    }
+}
+
+#[test]
+fn who_registers_a_webhook_is_told_of_own_sandboxes_until_it_is_changed_or_gone() {
+    test(async {
+        let (receiver, second) = (Receiver::start(Answer::Taken, []), Receiver::start(Answer::Taken, []));
+        let world = World::new();
+        let daemon = world.daemon().await;
+        let me = Caller::local();
+        let stranger = Caller {
+            key_id: "k00000000000".to_owned(),
+            ..Caller::local()
+        };
+        let before = create(&daemon).await;
+        let hook = within(daemon.register_webhook(&me, request(&receiver.url)))
+            .await
+            .unwrap();
+        // Another key may not name this machine, and has no part of what is others'.
+        let refused = within(daemon.register_webhook(&stranger, request(&receiver.url))).await;
+        assert!(
+            matches!(refused, Err(DaemonError::Invalid { field: "url", .. })),
+            "{refused:?}"
+        );
+        assert!(matches!(
+            daemon.webhook(&stranger, &hook.id),
+            Err(DaemonError::UnknownWebhook { .. })
+        ));
+        assert_eq!(daemon.webhooks(&stranger).unwrap(), []);
+
+        let first = create(&daemon).await;
+        let told = |kind: &str, id: &str| (format!("sandbox.lifecycle.{kind}"), id.to_owned());
+        eventually("the first", || {
+            (receiver.taken() == [told("created", &first.id)]).then_some(())
+        })
+        .await;
+        let heard = receiver.heard();
+        let [webhook, delivery, signature] = heard[0].e2b.clone().unwrap();
+        assert_eq!((webhook, delivery.len(), signature.len()), (hook.id.clone(), 36, 43));
+        assert_eq!(heard[0].value()["sandbox_team_id"], "local");
+        assert_honest(&heard);
+
+        // What is changed holds at once: it goes elsewhere, and not at all.
+        let elsewhere = WebhookUpdate {
+            url: Some(second.url.clone()),
+            ..WebhookUpdate::default()
+        };
+        within(daemon.update_webhook(&me, &hook.id, elsewhere)).await.unwrap();
+        within(daemon.kill(&me, &first.id)).await.unwrap();
+        eventually("the second", || {
+            (second.taken() == [told("killed", &first.id)]).then_some(())
+        })
+        .await;
+        let execution = &second.heard()[0].value()["event_data"]["execution"];
+        assert!(
+            execution["started_at"].is_string() && execution["execution_time"].is_number(),
+            "{execution}"
+        );
+        let enabled = |enabled| WebhookUpdate {
+            enabled: Some(enabled),
+            ..WebhookUpdate::default()
+        };
+        within(daemon.update_webhook(&me, &hook.id, enabled(false)))
+            .await
+            .unwrap();
+        let silent = create(&daemon).await;
+        within(daemon.kill(&me, &silent.id)).await.unwrap();
+        // It is passed over before what comes next is told.
+        eventually("what is passed over", || {
+            (daemon.webhook_counts()["delivered"] == 2).then_some(())
+        })
+        .await;
+        world.close(daemon).await;
+
+        // The next daemon knows it.
+        let next = world.daemon().await;
+        within(next.update_webhook(&me, &hook.id, enabled(true))).await.unwrap();
+        let last = create(&next).await;
+        eventually("the last", || {
+            second.taken().contains(&told("created", &last.id)).then_some(())
+        })
+        .await;
+        within(next.remove_webhook(&me, &hook.id)).await.unwrap();
+        assert!(matches!(
+            next.webhook(&me, &hook.id),
+            Err(DaemonError::UnknownWebhook { .. })
+        ));
+        within(next.kill(&me, &last.id)).await.unwrap();
+        within(next.kill(&me, &before.id)).await.unwrap();
+        world.emptied().await;
+        assert!(!second.taken().contains(&told("killed", &last.id)));
+        assert_eq!(receiver.heard().len(), 1);
     });
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::registry::{EventKind, EventRow};
+use crate::registry::{EventFacts, EventKind, EventRow};
 use crate::webhook_config::WebhookError;
 
 const SECRET: &[u8] = b"0123456789abcdef";
@@ -36,6 +36,43 @@ fn a_message_says_what_happened_and_has_the_same_id_whoever_makes_it() {
     );
     assert_eq!(message, WebhookMessage::of_event(&event(7)));
     assert_ne!(message.id, WebhookMessage::of_event(&event(8)).id);
+}
+
+#[test]
+fn a_key_is_told_with_the_fields_and_the_signature_of_e2b() {
+    let died = EventRow {
+        number: 7,
+        at_ms: 5000,
+        ..event(EventKind::Died)
+    };
+    let facts = EventFacts {
+        metadata: BTreeMap::from([("team".to_owned(), "a".to_owned())]),
+        started_ms: 2000,
+    };
+    let message = WebhookMessage::of_key("w1", &died, Some(&facts));
+    let said: serde_json::Value = serde_json::from_slice(&message.body).unwrap();
+    for (field, value) in [
+        ("/type", "sandbox.lifecycle.killed"),
+        ("/event_data/sandbox_metadata/team", "a"),
+        ("/event_data/execution/started_at", "1970-01-01T00:00:02.000Z"),
+        ("/sandbox_team_id", "k1"),
+        ("/sandbox_id", "i1"),
+        ("/version", "v2"),
+    ] {
+        assert_eq!(said.pointer(field).unwrap(), value, "{field}: {said}");
+    }
+    assert_eq!(said["event_data"]["execution"]["execution_time"], 3000);
+    // Each webhook of a key has messages of its own, which are the same each time.
+    assert_eq!(message, WebhookMessage::of_key("w1", &died, Some(&facts)));
+    assert_ne!(message.id, WebhookMessage::of_key("w2", &died, Some(&facts)).id);
+    let created = WebhookMessage::of_key("w1", &event(EventKind::Created), None);
+    let said: serde_json::Value = serde_json::from_slice(&created.body).unwrap();
+    assert_eq!(said["event_data"].get("execution"), None);
+    // `printf 'secret{}' | openssl dgst -sha256 -binary | base64`, as E2B's receivers turn it.
+    assert_eq!(
+        sending::e2b_signature(b"secret", b"{}"),
+        "e9B8ejqc2_sG6v6Lh2cAHsXgRKkAkGentpGLCOuoSYs"
+    );
 }
 
 #[test]

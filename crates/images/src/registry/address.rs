@@ -175,4 +175,20 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn what_says_itself_that_it_is_here_or_private_is_not_public() {
+        for (url, expected) in [
+            ("https://hooks.example/", true),
+            ("https://1.1.1.1/", true),
+            ("https://localhost/", false),
+            ("https://a.localhost/", false),
+            ("https://127.0.0.1/", false),
+            ("https://192.168.0.1/", false),
+            ("https://[fe80::1]/", false),
+            ("https://[2606:4700::1111]/", true),
+        ] {
+            assert_eq!(RegistryAddress::parse(url).unwrap().may_be_public(), expected, "{url}");
+        }
+    }
 }

@@ -511,3 +511,19 @@ fn two_at_once_fetch_a_layer_once() {
         .count();
     assert_eq!(unpacked, 1);
 }
+
+#[tokio::test]
+async fn a_connector_for_addresses_of_others_asks_nobody_on_this_machine() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let connector = Connector::new(&RegistrySettings::default()).unwrap().to_public();
+    // By its address, and by names that lead there.
+    for host in ["127.0.0.1", "[::ffff:127.0.0.1]", "localhost", "x.localhost"] {
+        let address = RegistryAddress::parse(&format!("http://{host}:{port}/")).unwrap();
+        let request = http::Request::post("/").body(bytes::Bytes::new()).unwrap();
+        let refused = connector.send(&address, request, "the webhook").await.unwrap_err();
+        assert!(refused.to_string().contains("no public address"), "{host}: {refused}");
+    }
+    assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+}
