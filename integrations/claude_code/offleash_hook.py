@@ -17,7 +17,7 @@ def sandboxed(command, cwd):
     mode = os.environ.get("OFFLEASH_HOOK_MODE", "rw")
     options = shlex.split(os.environ.get("OFFLEASH_HOOK_OPTIONS", ""))
     program = os.environ.get("OFFLEASH_BINARY", "offleash")
-    return shlex.join([program, "run", "--quiet", "--workspace", f"{cwd}:{mode}", *options, "--", "bash", "-c", command])
+    return shlex.join([program, "run", "--quiet", "--workspace", f"{cwd}:{mode}", *options, "--", "bash", "-c", "--", command])
 
 
 def answer(event):
@@ -35,9 +35,18 @@ async def pre_tool_use(event, tool_use_id, context):
     return answer(event)
 
 
-if __name__ == "__main__":
-    said = answer(json.load(sys.stdin))
-    if said and "--codex" in sys.argv:
-        # Codex takes another command only with its permission.
-        said["hookSpecificOutput"]["permissionDecision"] = "allow"
+def main():
+    """Answers on standard output. What it cannot answer is not run: exit code 2 says so, any other would let it pass."""
+    try:
+        said = answer(json.load(sys.stdin))
+        if said and "--codex" in sys.argv:
+            # Codex takes another command only with its permission.
+            said["hookSpecificOutput"]["permissionDecision"] = "allow"
+    except Exception as error:
+        print(f"offleash: the command was not run, since it cannot be put in a sandbox: {error}", file=sys.stderr)
+        sys.exit(2)
     json.dump(said, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

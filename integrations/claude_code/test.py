@@ -30,4 +30,10 @@ with tempfile.TemporaryDirectory() as place:
     assert "secret" not in ran.stdout, ran
     assert (project / "made.txt").read_text() == "made\n", ran
     assert asked({"tool_name": "Read", "tool_input": {"file_path": "x"}}) == {}
+# Only 2 keeps a command from being run.
+for given, options in [("no event", ""), (json.dumps(event), "--allow 'x")]:
+    env = {**os.environ, "OFFLEASH_HOOK_OPTIONS": options}
+    refused = subprocess.run([sys.executable, HOOK], input=given, capture_output=True, text=True, env=env)
+    assert (refused.returncode, refused.stdout) == (2, ""), refused
+    assert "was not run" in refused.stderr, refused
 print("ok")
