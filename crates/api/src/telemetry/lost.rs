@@ -90,12 +90,12 @@ mod tests {
 
     /// What the owner is told.
     #[derive(Debug, Default)]
-    struct KeptJournal(Mutex<Vec<&'static str>>);
+    struct KeptJournal(Mutex<Vec<String>>);
 
     impl Journal for KeptJournal {
         fn record(&self, event: &Event<'_>) {
             if let Event::Failure { told, .. } = event {
-                self.0.lock().unwrap().push(told);
+                self.0.lock().unwrap().push((*told).to_owned());
             }
         }
     }

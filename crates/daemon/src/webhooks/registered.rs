@@ -235,7 +235,8 @@ fn check(caller: &Caller, row: &WebhookRow) -> Result<(), DaemonError> {
         return Err(DaemonError::invalid("url", format!("has {MAX_URL} bytes at most")));
     }
     let address = endpoint(&row.url).map_err(|error| wrong(&error))?;
-    if !caller.is_owner() && !(address.is_encrypted() && address.may_be_public()) {
+    let is_outside = address.is_encrypted() && address.may_be_public();
+    if !caller.is_owner() && !is_outside {
         return Err(DaemonError::invalid(
             "url",
             "is to be `https://` and a public address".to_owned(),
