@@ -211,6 +211,58 @@ def what_modal_has_and_we_have_not_is_an_error():
     closed.terminate()
 
 
+@case
+def dockerfiles_are_divided_into_steps():
+    with tempfile.TemporaryDirectory() as name:
+        here = Path(name)
+        (here / "one").write_text("one")
+
+        def of(text, **named):
+            (here / "Dockerfile").write_text(text)
+            return modal.Image.from_dockerfile(here / "Dockerfile", context_dir=here, **named)
+
+        text = "# A comment\nARG V=1\nFROM base:${V}\nARG P=/srv\nENV A $P/a\nWORKDIR ${P}\nUSER me\nCOPY one ./\n"
+        image = of(text + 'RUN ["echo", "a b"]\nrun echo \\\n  $P $A\nENTRYPOINT ["cat"]\nCMD x', build_args={"P": "/opt"})
+        definition = image._definition()
+        equal(definition["fromImage"], "base:1")
+        steps = [(step["type"], step["args"]) for step in definition["steps"]]
+        # What is built begins as root at the root; arguments are not kept in the image.
+        assert steps == [
+            ("USER", ["root"]),
+            ("WORKDIR", ["/"]),
+            ("ENV", ["A", "/opt/a"]),
+            ("WORKDIR", ["/opt"]),
+            ("USER", ["me"]),
+            ("COPY", ["one", "./", "", ""]),
+            ("RUN", ["export P=/opt; echo 'a b'"]),
+            ("RUN", ["export P=/opt; echo    $P $A"]),
+        ], steps
+        equal((image._entrypoint, image._command), (("cat",), ("/bin/sh", "-c", "x")))
+        equal(of(text).object_id, of(text).object_id)
+        assert of(text).object_id != of(text, build_args={"V": "2"}).object_id
+        (here / "one").write_text("other")
+        assert of("FROM a\nCOPY one .").object_id != of("FROM a\nCOPY one /").object_id
+        for kind, wrong in [
+            (exception.InvalidError, "RUN true"),
+            (exception.InvalidError, "FROM a\nCOPY ../one ."),
+            (exception.InvalidError, "FROM a\nCOPY none ."),
+            (exception.UnimplementedError, "FROM a AS b\nFROM c"),
+            (exception.UnimplementedError, "FROM --platform=x a"),
+            (exception.UnimplementedError, "FROM a\nCOPY --chown=me one ."),
+            (exception.UnimplementedError, "FROM a\nRUN <<END\ntrue\nEND"),
+            (exception.UnimplementedError, "FROM a\nVOLUME /x"),
+            (exception.UnimplementedError, "FROM a\nADD https://a.example/x ."),
+        ]:
+            raises(kind, of, wrong)
+        raises(FileNotFoundError, modal.Image.debian_slim().add_local_file, here / "none", "/x")
+        raises(exception.InvalidError, modal.Image.debian_slim().add_local_file, here / "one", "relative")
+        raises(exception.InvalidError, modal.Image.debian_slim().add_local_file(here / "one", "/x").run_commands, "true")
+    installed = modal.Image.debian_slim("3.12").pip_install("b", ["a<2"], pre=True).apt_install("git").env({"A": "b"})
+    lines = [step["args"][0] for step in installed._definition()["steps"] if step["type"] == "RUN"]
+    equal(lines[0], "python -m pip install --pre 'a<2' b")
+    assert lines[1].endswith("--no-install-recommends git"), lines
+
+
 def tar_of(entries):
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:

@@ -32,7 +32,7 @@ Step = Mapping[str, Any]
 
 def _step(kind: str, *arguments: str, files: Optional[Tuple[str, str]] = None) -> Step:
     """A step as the server takes it; `files` are a local path, and what it is called in the archive."""
-    return {"type": kind, "args": list(arguments), "files": files}
+    return {"type": kind, "args": list(arguments), "files": files, "env": {}}
 
 
 def _flat(arguments: Sequence[Any], what: str) -> List[str]:
@@ -66,7 +66,7 @@ class Image:
             raise exception.InvalidError("steps after local files", hint="add local files last, or with `copy=True`")
         # Secrets are variables of their own step, and are not kept in the image.
         hidden = variables_of(None, secrets)
-        steps = tuple({**step, "env": hidden} if hidden and step["type"] == "RUN" else step for step in steps)
+        steps = tuple({**step, "env": {**step["env"], **hidden}} if step["type"] == "RUN" else step for step in steps)
         kept = {"files": self._files, "command": self._command, "entrypoint": self._entrypoint}
         return Image(self._base, self._steps + steps, force=self._force or force_build, **{**kept, **more})
 
@@ -255,15 +255,18 @@ class Image:
         self, instructions: Sequence[Tuple[str, str]], context: Path, arguments: Dict[str, str], **more: Any
     ) -> "Image":
         image = self
+        # Arguments hold for the steps after them, and are not kept in the image.
+        declared: Dict[str, str] = {}
         for kind, rest in instructions:
+            if kind != "RUN":
+                rest = _expanded(rest, declared)
             if kind == "ARG":
-                name, _, value = rest.partition("=")
-                arguments.setdefault(name.strip(), value.strip().strip("'\""))
-                if arguments[name.strip()]:
-                    image = image._with(_step("ENV", name.strip(), arguments[name.strip()]))
+                name = _argument(rest, arguments)
+                declared[name] = arguments[name]
             elif kind == "RUN":
                 words = _words_of(rest)
-                image = image._with(_step("RUN", shlex.join(words) if words is not None else rest), **more)
+                step = _step("RUN", shlex.join(words) if words is not None else rest)
+                image = image._with({**step, "env": dict(declared)}, **more)
             elif kind == "ENV":
                 image = image._with(*(_step("ENV", *pair) for pair in _pairs(rest)))
             elif kind in ("WORKDIR", "USER"):
@@ -378,16 +381,27 @@ def _from_of(
     arguments = dict(given)
     for number, (kind, rest) in enumerate(instructions):
         if kind == "ARG":
-            name, _, value = rest.partition("=")
-            arguments.setdefault(name.strip(), value.strip().strip("'\""))
+            _argument(rest, arguments)
         elif kind == "FROM":
             after = list(instructions[number + 1 :])
             if any(other == "FROM" for other, _ in after) or rest.startswith("--"):
                 raise exception.not_here("stages and platforms of a Dockerfile", "`offleash template build -f` has stages")
-            return re.sub(r"\$\{?(\w+)\}?", lambda found: arguments.get(found[1], ""), rest.split()[0]), after, arguments
+            return _expanded(rest.split()[0], arguments), after, dict(given)
         else:
             break
     raise exception.InvalidError("the Dockerfile does not begin with `FROM`")
+
+
+def _argument(rest: str, arguments: Dict[str, str]) -> str:
+    """The name of an `ARG`, whose value is noted unless another one was given."""
+    name, _, value = rest.partition("=")
+    arguments.setdefault(name.strip(), value.strip().strip("'\""))
+    return name.strip()
+
+
+def _expanded(text: str, arguments: Mapping[str, str]) -> str:
+    """Text with the values of arguments; other variables are the server's to know."""
+    return re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda found: arguments.get(found[1] or found[2], found[0]), text)
 
 
 def _words_of(rest: str) -> Optional[List[str]]:
