@@ -7,6 +7,7 @@ OFFLEASH_BINARY names the program, which is in PATH otherwise. Packages are inst
 `--fresh` installs them anew. What cannot be installed is skipped.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -65,7 +66,8 @@ def installed_javascript(name, place):
     if not (place / "node_modules").exists():
         place.mkdir(parents=True, exist_ok=True)
         npm = ["npm", "install", "--loglevel=error", "--no-audit", "--no-fund", "--ignore-scripts", "--no-package-lock"]
-        packages = [word for word in ("ai", "bash-tool") if (HERE / name / "package.json").read_text().find(word) >= 0]
+        wanted = json.loads((HERE / name / "package.json").read_text())["dependencies"]
+        packages = [f"{package}@{version}" for package, version in wanted.items() if package != "offleash"]
         subprocess.run([*npm, "--prefix", place, *packages], check=True, timeout=INSTALL_TIMEOUT)
         (place / "node_modules" / "offleash").symlink_to(ROOT / "clients" / "javascript")
     for file in (HERE / name).glob("*.js*"):
