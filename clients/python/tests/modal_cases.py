@@ -28,14 +28,18 @@ def a_sandbox_of_modal_ends_with_its_command():
     equal((made.poll(), made.returncode, made.get_tags()), (None, None, {"a": "b"}))
     equal([known.object_id for known in modal.Sandbox.list(app_id="an-app", tags={"a": "b"})], [made.object_id])
     equal(list(modal.Sandbox.list(tags={"a": "c"})), [])
+    listed = next(iter(modal.Sandbox.list(app_id="an-app")))
     equal(modal.Sandbox.from_name("an-app", "called").object_id, made.object_id)
     raises(exception.AlreadyExistsError, modal.Sandbox.create, name="called")
+    equal(listed.poll(), None)
+    # A command is heard from when somebody asks of it first.
+    heard = listed.stdout
     made.stdin.write("one\ntwo\n")
     made.stdin.write_eof()
     made.stdin.drain()
     equal((list(made.stdout), made.stderr.read(), list(same.stdout)), (["one\n", "two\n"], "bye\n", ["one\n", "two\n"]))
     made.wait()
-    equal((made.returncode, made.poll(), same.poll()), (5, 5, 5))
+    equal((list(heard), made.returncode, made.poll(), same.poll(), listed.poll()), (["one\n", "two\n"], 5, 5, 5, 5))
     # Only a program that has started it ends it; the other one knows what its command ended with.
     eventually(lambda: not list(modal.Sandbox.list(app_id="an-app")))
     raises(exception.NotFoundError, made.exec, "true")

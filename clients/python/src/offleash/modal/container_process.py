@@ -51,6 +51,8 @@ class ContainerProcess:
         self._input = "pty" if pty else "stdin"
         self._pid: Optional[int] = None
         self._code: Optional[int] = None
+        # Whether the program was told it: a command that ends by itself changes nothing for who did not ask.
+        self._is_told = False
         self._error: Optional[BaseException] = None
         self._end: Optional[asyncio.Event] = None
         self._pump: Optional["asyncio.Task[None]"] = None
@@ -138,7 +140,7 @@ class ContainerProcess:
     @property
     def returncode(self) -> int:
         """Its exit code, once `wait` or `poll` has answered it."""
-        if self._code is None:
+        if self._code is None or not self._is_told:
             raise exception.InvalidError("You must call wait() before accessing the returncode.", hint="`poll()` asks whether it runs")
         return self._code
 
@@ -147,6 +149,7 @@ class ContainerProcess:
         await self._end.wait()
         if self._code is None:
             raise self._error or exception.RemoteError("how the command ended is not known")
+        self._is_told = True
         return self._code
 
     @both
@@ -157,9 +160,7 @@ class ContainerProcess:
     @both
     async def poll(self) -> Optional[int]:
         """Its exit code, or nothing while it runs."""
-        if self._end is not None and self._end.is_set() and self._code is None:
-            return await self._wait()
-        return self._code
+        return await self._wait() if self._end is not None and self._end.is_set() else None
 
     def attach(self) -> None:
         """Not here."""

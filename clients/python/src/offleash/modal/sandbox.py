@@ -12,10 +12,11 @@ from .. import _errors
 from .._async.api import open_api
 from .._async.files import AsyncFiles
 from .._async.sandbox import AsyncSandboxCore
-from .._models import SandboxQuery
+from .._models import SandboxQuery, SandboxState
 from .._requests import ALL_TRAFFIC
 from . import exception
 from ._both import both, both_of_class, iterated_of_class
+from ._both import wait as waited
 from ._tunnel import Tunnel
 from .app import App, checked_name, refuse_client
 from .container_process import USER, ContainerProcess, checked_arguments
@@ -105,6 +106,8 @@ class Sandbox:
         self._code: Optional[int] = None
         self._watch: Optional["asyncio.Task[None]"] = None
         self._is_attached = True
+        # Whether it is known if it has a command.
+        self._is_found = True
         self.filesystem = SandboxFilesystem(self._files)
         # Where commands start that say nothing else.
         self._cwd: Optional[str] = core.get_label("modal.workdir")
@@ -201,17 +204,26 @@ class Sandbox:
         return await cls._attached(sandbox_id)
 
     @classmethod
-    async def _attached(cls, sandbox_id: str) -> "Sandbox":
+    async def _attached(cls, sandbox_id: str, find: bool = True) -> "Sandbox":
         try:
             sandbox = cls(await _Core.connect(sandbox_id))
         except _errors.NotFoundException as error:
             raise exception.NotFoundError(f"there is no sandbox `{sandbox_id}`", code=404) from error
-        try:
-            sandbox._main = await ContainerProcess(sandbox._core._services, by_line=True)._connect(MAIN)
-        except _errors.NotFoundException:
-            # It has no command.
-            pass
+        sandbox._is_found = False
+        if find:
+            await sandbox._find_main()
         return sandbox
+
+    async def _find_main(self) -> None:
+        """Hears of its command, if it has one."""
+        if self._is_found:
+            return
+        try:
+            self._main = await ContainerProcess(self._core._services, by_line=True)._connect(MAIN)
+        except (_errors.NotFoundException, _errors.SandboxNotRunningException):
+            # It has none, or has ended.
+            pass
+        self._is_found = True
 
     @both_of_class
     async def from_name(
@@ -227,7 +239,7 @@ class Sandbox:
         refuse_client(client, environment_name)
         if include_terminated:
             raise exception.not_here("`include_terminated`", "`offleash record` knows sandboxes that have ended")
-        query = SandboxQuery(metadata={"modal.app": app_name, "offleash.name": name})
+        query = SandboxQuery(metadata={"modal.app": app_name, "offleash.name": name}, state=[SandboxState.RUNNING])
         async for known in AsyncSandboxCore.list(query):
             return await cls._attached(known.sandbox_id)
         raise exception.NotFoundError(f"no sandbox `{name}` of the app `{app_name}` runs")
@@ -239,9 +251,10 @@ class Sandbox:
         """The sandboxes of an app, or all that were made here, with at least these tags."""
         refuse_client(client)
         wanted = {**(tags or {}), "modal.sandbox": "1", **({"modal.app": app_id} if app_id else {})}
-        async for known in AsyncSandboxCore.list(SandboxQuery(metadata=wanted)):
+        # Those that are paused would be resumed by it.
+        async for known in AsyncSandboxCore.list(SandboxQuery(metadata=wanted, state=[SandboxState.RUNNING])):
             try:
-                yield await cls._attached(known.sandbox_id)
+                yield await cls._attached(known.sandbox_id, find=False)
             except exception.NotFoundError:
                 # It has ended meanwhile.
                 continue
@@ -296,6 +309,8 @@ class Sandbox:
 
     def _stream(self, name: str) -> Any:
         self._attached_core()
+        if not self._is_found:
+            waited(self._find_main())
         if self._main is None:
             raise exception.InvalidError("the sandbox was made without a command", hint="`Sandbox.create('program', …)`")
         return getattr(self._main, name)
@@ -324,6 +339,7 @@ class Sandbox:
         """Notes how it ended, if it has."""
         if self._code is not None:
             return
+        await self._find_main()
         if self._main is not None and self._main._end is not None and self._main._end.is_set() and self._main._code is not None:
             self._code = self._main._code
         elif not await self._core.is_running():
@@ -344,6 +360,7 @@ class Sandbox:
             SandboxTimeoutError: its time was up.
             SandboxTerminatedError: it was terminated, if that is to be raised.
         """
+        await self._find_main()
         while self._code is None:
             if self._main is not None and self._main._end is not None and not self._main._end.is_set():
                 await self._main._end.wait()
