@@ -16,7 +16,7 @@ const ROOMS: [(&str, &[&str]); 14] = [
     ("native", &["cells", "control", "http", "telemetry"]),
     ("mcp", &["cells", "control", "http", "journal"]),
     ("traffic", &["e2b", "http", "journal"]),
-    ("client", &["e2b", "http", "mcp"]),
+    ("client", &["e2b", "http", "mcp", "traffic"]),
     ("routes", &["cells", "control", "e2b", "http", "native"]),
     ("ui", &["http"]),
     (

@@ -1,7 +1,6 @@
 //! `offleash approvals`: questions about calls of tools and about connections, answered from the same machine: in sandboxes of the daemon and of `offleash mcp`.
 
 use std::ffi::OsStr;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -15,35 +14,35 @@ use serde_json::{Value, json};
 
 use crate::args::{ApprovalListArgs, ApprovalsArgs, ApprovalsCommand};
 use crate::failure::Failure;
-use crate::remote::client;
 use crate::remote::table::Table;
+use crate::server_at::ServerAt;
 use crate::terminal;
 
-pub(crate) fn approvals(arguments: &ApprovalsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+pub(crate) fn approvals(arguments: &ApprovalsArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
     match &arguments.command {
-        None => list(&ApprovalListArgs::default(), state),
-        Some(ApprovalsCommand::Ls(how)) => list(how, state),
+        None => list(&ApprovalListArgs::default(), at),
+        Some(ApprovalsCommand::Ls(how)) => list(how, at),
         Some(ApprovalsCommand::Approve(how)) => {
             let (scope, answer) = match (how.always, how.for_sandbox) {
                 (true, _) => ("always", ApprovalAnswer::Always),
                 (false, true) => ("sandbox", ApprovalAnswer::Run),
                 (false, false) => ("once", ApprovalAnswer::Once),
             };
-            decide(&how.id, answer, "approve", &json!({ "scope": scope }), state)
+            decide(&how.id, answer, "approve", &json!({ "scope": scope }), at)
         }
-        Some(ApprovalsCommand::Allowed(how)) => allowed(how, state),
+        Some(ApprovalsCommand::Allowed(how)) => allowed(how, at),
         Some(ApprovalsCommand::Forget(how)) => {
             check_id(&how.id, "is no allowed host", "`offleash approvals allowed` lists them")?;
-            client(state)?.delete(&format!("/v1/approvals/allowed/{}", how.id))?;
+            at.client()?.delete(&format!("/v1/approvals/allowed/{}", how.id))?;
             Ok(ExitCode::SUCCESS)
         }
-        Some(ApprovalsCommand::Deny(how)) => decide(&how.id, ApprovalAnswer::Denied, "deny", &json!({}), state),
+        Some(ApprovalsCommand::Deny(how)) => decide(&how.id, ApprovalAnswer::Denied, "deny", &json!({}), at),
     }
 }
 
-fn list(how: &ApprovalListArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let mut open = OwnDoors::find(state)?.open()?;
-    match client(state).and_then(|client| Ok(client.get("/v1/approvals")?)) {
+fn list(how: &ApprovalListArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
+    let mut open = OwnDoors::find(at)?.open()?;
+    match at.client().and_then(|client| Ok(client.get("/v1/approvals")?)) {
         Ok(listed) => open.extend(
             listed
                 .get("approvals")
@@ -71,8 +70,8 @@ fn list(how: &ApprovalListArgs, state: Option<&Path>) -> Result<ExitCode, Failur
 }
 
 /// The hosts that were allowed for good.
-fn allowed(how: &ApprovalListArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let listed = client(state)?.get("/v1/approvals/allowed")?;
+fn allowed(how: &ApprovalListArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
+    let listed = at.client()?.get("/v1/approvals/allowed")?;
     let all = listed
         .get("allowed")
         .and_then(Value::as_array)
@@ -100,20 +99,14 @@ fn check_id(id: &str, what: &str, hint: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-fn decide(
-    id: &str,
-    answer: ApprovalAnswer,
-    how: &str,
-    body: &Value,
-    state: Option<&Path>,
-) -> Result<ExitCode, Failure> {
+fn decide(id: &str, answer: ApprovalAnswer, how: &str, body: &Value, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
     check_id(
         id,
         "is no approval",
         "`offleash approvals ls` lists those that are open",
     )?;
-    if !OwnDoors::find(state)?.decide(id, answer)? {
-        client(state)?.post(&format!("/v1/approvals/{id}/{how}"), body)?;
+    if !OwnDoors::find(at)?.decide(id, answer)? {
+        at.client()?.post(&format!("/v1/approvals/{id}/{how}"), body)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -143,8 +136,12 @@ struct OwnDoors {
 }
 
 impl OwnDoors {
-    fn find(state: Option<&Path>) -> Result<Self, Failure> {
-        let state = StateDirectory::open_existing(state, &HostIdentity::of_this_process())?;
+    /// Those of this machine; there are none at a server.
+    fn find(at: &ServerAt<'_>) -> Result<Self, Failure> {
+        let state = match at {
+            ServerAt::Here(state) => StateDirectory::open_existing(*state, &HostIdentity::of_this_process())?,
+            ServerAt::There(_) => None,
+        };
         let sandboxes = state.map(|state| state.own_sandboxes()).transpose()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Failure::new(format!("cannot start an event loop: {error}")))?;

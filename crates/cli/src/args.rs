@@ -14,6 +14,7 @@ use crate::failure::Failure;
 mod approvals;
 mod browser;
 mod desktop;
+mod host;
 mod image;
 mod installed;
 mod learn;
@@ -32,6 +33,7 @@ mod words;
 pub(crate) use approvals::{ApprovalListArgs, ApprovalsArgs, ApprovalsCommand};
 pub(crate) use browser::{BrowserCommand, BrowserCreateArgs, BrowserListArgs};
 pub(crate) use desktop::{DesktopCommand, DesktopCreateArgs, DesktopListArgs, DesktopUrlArgs};
+pub(crate) use host::{HostArgs, LoginArgs, LogoutArgs, PortForwardArgs, SshArgs, SyncArgs};
 pub(crate) use image::{
     ImageCommand, ImageInspectArgs, ImageLoadArgs, ImageLsArgs, ImagePruneArgs, ImagePullArgs, ImageRmArgs,
     ImageSaveArgs, ImageTagArgs, PullArg, RegistryArgs,
@@ -61,6 +63,10 @@ pub(crate) use volume::{
 };
 pub(crate) use words::{explained, in_words_of};
 
+/// What does of another server's what `run` does here.
+pub(crate) const RUN_ELSEWHERE: &str =
+    "`offleash create` makes a sandbox there, and `offleash exec` runs a command in it";
+
 /// The variable that stands for `--state`.
 pub(crate) const STATE: &str = "OFFLEASH_STATE";
 
@@ -71,6 +77,8 @@ pub(crate) struct Arguments {
     /// Directory that keeps runs and the audit log.
     #[arg(long, global = true, value_name = "DIR", env = STATE)]
     pub(crate) state: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -156,6 +164,18 @@ pub(crate) enum Command {
     Desktop(DesktopCommand),
     /// Print the address at which a port of a sandbox is reached.
     Port(PortArgs),
+    /// Have ports of a sandbox at ports of this machine's loopback, until Ctrl-C.
+    PortForward(PortForwardArgs),
+    /// Enter a sandbox by OpenSSH's client, for a shell, a command or `-L`.
+    Ssh(SshArgs),
+    /// Print what OpenSSH's configuration needs, so that `ssh`, `scp`, `sftp` and editors reach sandboxes as ID.offleash.
+    SshConfig,
+    /// Bring a directory here and one in a sandbox to the same, one way.
+    Sync(SyncArgs),
+    /// Try the key of a server, and keep it for `--host`.
+    Login(LoginArgs),
+    /// Forget the keys that `login` kept.
+    Logout(LogoutArgs),
     /// Say what this machine offers, what is missing, and how to mend it.
     Doctor(DoctorArgs),
     /// Try each level that this machine offers with a real `true`, and say which work: what to do after an installation.

@@ -1,6 +1,5 @@
 //! `offleash browser`: browsers in sandboxes of the daemon.
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use offleash_api::client::{Client, encoded};
@@ -13,11 +12,12 @@ use serde_json::{Value, json};
 use crate::args::{BrowserCommand, BrowserCreateArgs, BrowserListArgs};
 use crate::failure::Failure;
 use crate::remote::table::Table;
-use crate::remote::{assignments, client, line, print_json, seconds, text};
+use crate::remote::{assignments, line, print_json, seconds, text};
+use crate::server_at::ServerAt;
 use crate::terminal;
 
-pub(crate) fn browser(command: &BrowserCommand, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let client = client(state)?;
+pub(crate) fn browser(command: &BrowserCommand, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
+    let client = at.client()?;
     match command {
         BrowserCommand::Create(arguments) => create(&client, arguments),
         BrowserCommand::Ls(how) => ls(&client, how),

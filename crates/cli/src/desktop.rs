@@ -1,6 +1,5 @@
 //! `offleash desktop`: desktops in sandboxes of the daemon.
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use offleash_api::client::{Client, encoded};
@@ -11,10 +10,11 @@ use serde_json::{Value, json};
 use crate::args::{DesktopCommand, DesktopCreateArgs, DesktopListArgs, DesktopUrlArgs};
 use crate::failure::Failure;
 use crate::remote::table::Table;
-use crate::remote::{assignments, client, line, print_json, seconds, text};
+use crate::remote::{assignments, line, print_json, seconds, text};
+use crate::server_at::ServerAt;
 
-pub(crate) fn desktop(command: &DesktopCommand, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let client = client(state)?;
+pub(crate) fn desktop(command: &DesktopCommand, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
+    let client = at.client()?;
     match command {
         DesktopCommand::Create(arguments) => create(&client, arguments),
         DesktopCommand::Ls(how) => ls(&client, how),

@@ -13,6 +13,7 @@ mod failure;
 mod image;
 mod key;
 mod learn;
+mod login;
 mod manual;
 mod mcp;
 mod policy_file;
@@ -22,7 +23,9 @@ mod remote;
 mod run;
 mod self_check;
 mod serve;
+mod server_at;
 mod specify;
+mod ssh;
 mod supervise;
 mod template;
 mod terminal;
@@ -40,6 +43,7 @@ use offleash_supervisor::roles::SUPERVISE_COMMAND;
 
 use crate::args::{Arguments, Command, PolicyCommand, RunInvocation};
 use crate::failure::Failure;
+use crate::server_at::ServerAt;
 
 fn main() -> ExitCode {
     // The limit is the caller's, and what ran under it goes on record or is told of.
@@ -72,7 +76,12 @@ fn gateway() -> ExitCode {
 
 fn run_only(name: OsString, arguments: Vec<OsString>) -> ExitCode {
     offleash_sys::process::keep_free_memory();
-    match warm::handed_over(&arguments) {
+    // A run that was asked for elsewhere is refused once its words are known.
+    let handed_over = match server_at::is_elsewhere() {
+        true => Ok(None),
+        false => warm::handed_over(&arguments),
+    };
+    match handed_over {
         Ok(None) => run_parsed(name, &arguments),
         Ok(Some(code)) => ExitCode::from(code),
         Err(failure) => failure.print(),
@@ -93,6 +102,7 @@ fn run_parsed(name: OsString, arguments: &[OsString]) -> ExitCode {
 
 /// Runs in a sandbox that is made for it, and sees to it that others wait for runs like it if that was asked for.
 fn run_alone(invocation: &RunInvocation, words: &[OsString]) -> Result<ExitCode, Failure> {
+    server_at::check_run()?;
     let state = invocation.state.as_deref();
     let code = run::run(&invocation.run, state)?;
     // The run is over: that none waits for the next one changes nothing of how it ended.
@@ -112,37 +122,57 @@ fn any() -> ExitCode {
             return usage(&args::explained(error, &asked_for()));
         }
     };
-    let state = arguments.state.as_deref();
-    let result = match arguments.command {
+    finish(carried_out(arguments))
+}
+
+/// Does what was asked, where it was asked for.
+fn carried_out(arguments: Arguments) -> Result<ExitCode, Failure> {
+    let flags = arguments.host;
+    let at = &ServerAt::of(&flags, arguments.state.as_deref())?;
+    let state = match placed(&arguments.command) {
+        Placed::Anywhere => arguments.state.as_deref(),
+        Placed::Here(command, instead) => at.here(command, instead)?,
+        Placed::Nowhere(command) => {
+            at.asks_none(command)?;
+            arguments.state.as_deref()
+        }
+    };
+    match arguments.command {
         Command::Run(run) => run::run(&run, state).map(ExitCode::from),
         Command::Diff(diff) => changes::diff(&diff, state),
         Command::Apply(apply) => changes::apply(&apply, state),
         Command::Discard(discard) => changes::discard(&discard, state),
         Command::Runs(runs) => changes::runs(&runs, state),
-        Command::Create(create) => remote::create(&create, state),
-        Command::Ls(ls) => remote::ls(&ls, state),
-        Command::Exec(exec) => remote::exec(exec, state),
-        Command::Cp(cp) => remote::cp(&cp, state),
-        Command::Logs(logs) => remote::logs(&logs, state),
-        Command::Stop(stop) => remote::stop(&stop, state),
-        Command::Rm(rm) => remote::rm(&rm, state),
-        Command::Inspect(inspect) => remote::inspect(&inspect, state),
-        Command::Stats(stats) => remote::stats(&stats, state),
-        Command::Top(top) => remote::top::top(&top, state),
-        Command::Pause(pause) => remote::pause(&pause, state),
-        Command::Resume(resume) => remote::resume(&resume, state),
-        Command::Fork(fork) => remote::fork(&fork, state),
-        Command::Snapshot(command) => remote::snapshots::snapshot(&command, state),
-        Command::Checkpoint(checkpoint) => remote::snapshots::checkpoint(&checkpoint, state),
-        Command::Checkpoints(checkpoints) => remote::snapshots::checkpoints(&checkpoints, state),
-        Command::Restore(restore) => remote::snapshots::restore(&restore, state),
-        Command::Browser(command) => browser::browser(&command, state),
-        Command::Desktop(command) => desktop::desktop(&command, state),
-        Command::Port(port) => remote::port(&port, state),
+        Command::Create(create) => remote::create(&create, at),
+        Command::Ls(ls) => remote::ls(&ls, at),
+        Command::Exec(exec) => remote::exec(exec, at),
+        Command::Cp(cp) => remote::cp(&cp, at),
+        Command::Logs(logs) => remote::logs(&logs, at),
+        Command::Stop(stop) => remote::stop(&stop, at),
+        Command::Rm(rm) => remote::rm(&rm, at),
+        Command::Inspect(inspect) => remote::inspect(&inspect, at),
+        Command::Stats(stats) => remote::stats(&stats, at),
+        Command::Top(top) => remote::top::top(&top, at),
+        Command::Pause(pause) => remote::pause(&pause, at),
+        Command::Resume(resume) => remote::resume(&resume, at),
+        Command::Fork(fork) => remote::fork(&fork, at),
+        Command::Snapshot(command) => remote::snapshots::snapshot(&command, at),
+        Command::Checkpoint(checkpoint) => remote::snapshots::checkpoint(&checkpoint, at),
+        Command::Checkpoints(checkpoints) => remote::snapshots::checkpoints(&checkpoints, at),
+        Command::Restore(restore) => remote::snapshots::restore(&restore, at),
+        Command::Browser(command) => browser::browser(&command, at),
+        Command::Desktop(command) => desktop::desktop(&command, at),
+        Command::Port(port) => remote::port(&port, at),
+        Command::PortForward(arguments) => remote::port_forward(&arguments, at),
+        Command::Ssh(arguments) => ssh::ssh(&arguments, at),
+        Command::SshConfig => ssh::config(at),
+        Command::Sync(arguments) => remote::sync(&arguments, at),
+        Command::Login(login) => login::login(&login, &flags),
+        Command::Logout(logout) => login::logout(&logout),
         Command::Doctor(options) => doctor::doctor(&options, state),
         Command::SelfCheck(options) => self_check::self_check(&options, state),
         Command::Explain(question) => explain::explain(&question),
-        Command::Approvals(arguments) => approvals::approvals(&arguments, state),
+        Command::Approvals(arguments) => approvals::approvals(&arguments, at),
         Command::Tools(command) => tools::tools(&command, state),
         Command::Policy(PolicyCommand::Check(check)) => explain::check_policy(&check),
         Command::Policy(PolicyCommand::Keys) => explain::list_policy_keys(),
@@ -151,15 +181,65 @@ fn any() -> ExitCode {
         Command::Serve(arguments) => serve::serve(&arguments, state),
         Command::Front(arguments) => serve::front(&arguments),
         Command::Mcp(arguments) => mcp::mcp(&arguments, state),
-        Command::Template(command) => template::template(&command, state),
+        Command::Template(command) => match remote::resources::template(&command, at)? {
+            Some(code) => Ok(code),
+            None => template::template(&command, state),
+        },
         Command::Image(command) => image::image(&command, state),
         Command::Vm(command) => vm::vm(&command, state),
-        Command::Volume(command) => volume::volume(&command, state),
-        Command::Key(command) => key::key(&command, state),
+        Command::Volume(command) => match remote::resources::volume(&command, at)? {
+            Some(code) => Ok(code),
+            None => volume::volume(&command, state),
+        },
+        Command::Key(command) => match remote::resources::key(&command, at)? {
+            Some(code) => Ok(code),
+            None => key::key(&command, state),
+        },
         Command::Completions(completions) => args::completions(completions.shell),
         Command::Man(arguments) => manual::man(&arguments),
-    };
-    finish(result)
+    }
+}
+
+/// Where a command does its work.
+enum Placed {
+    /// Where a daemon is that can be asked.
+    Anywhere,
+    /// On this machine alone: what it is called, and what does the same elsewhere.
+    Here(&'static str, Option<&'static str>),
+    /// In its arguments alone.
+    Nowhere(&'static str),
+}
+
+fn placed(command: &Command) -> Placed {
+    const RUNS: Option<&str> = Some("a server has sandboxes that stay, and `offleash ls` lists them");
+    match command {
+        Command::Run(_) => Placed::Here("run", Some(args::RUN_ELSEWHERE)),
+        Command::Diff(_) => Placed::Here("diff", RUNS),
+        Command::Apply(_) => Placed::Here("apply", RUNS),
+        Command::Discard(_) => Placed::Here("discard", RUNS),
+        Command::Runs(_) => Placed::Here("runs", RUNS),
+        Command::Warm(_) => Placed::Here("warm", None),
+        Command::Doctor(_) => Placed::Here(
+            "doctor",
+            Some("its route `/v1/machine` says what a server's machine offers"),
+        ),
+        Command::SelfCheck(_) => Placed::Here("self-check", None),
+        Command::Tools(_) => Placed::Here("tools", None),
+        Command::Audit(_) => Placed::Here("audit", None),
+        Command::Serve(_) => Placed::Here("serve", None),
+        Command::Front(_) => Placed::Here("front", None),
+        Command::Mcp(_) => Placed::Here(
+            "mcp",
+            Some("agent hosts speak to a server at its address, below `/mcp`"),
+        ),
+        Command::Image(_) => Placed::Here("image", None),
+        Command::Vm(_) => Placed::Here("vm", None),
+        Command::Explain(_) => Placed::Nowhere("explain"),
+        Command::Policy(_) => Placed::Nowhere("policy"),
+        Command::Completions(_) => Placed::Nowhere("completions"),
+        Command::Man(_) => Placed::Nowhere("man"),
+        _ => Placed::Anywhere,
+    }
 }
 
 /// The command among the arguments, as far as it can be told of arguments that cannot be understood.

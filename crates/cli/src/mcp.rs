@@ -17,7 +17,8 @@ use offleash_supervisor::templates;
 use crate::args::{McpArgs, SandboxArgs};
 use crate::failure::Failure;
 use crate::image::ImageSource;
-use crate::{image, remote, serve, specify, terminal};
+use crate::server_at::ServerAt;
+use crate::{image, serve, specify, terminal};
 
 /// How long a command may take where no limit says so.
 const MAX_LENGTH: Duration = Duration::from_secs(24 * 60 * 60);
@@ -91,7 +92,7 @@ fn through_server(arguments: &McpArgs, state: Option<&Path>) -> Result<ExitCode,
             ),
         );
     }
-    let client = remote::client(state)?;
+    let client = ServerAt::Here(state).client()?;
     let (input, output) = terminal::conversation();
     client.tools(input, output)?;
     Ok(ExitCode::SUCCESS)

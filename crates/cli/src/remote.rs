@@ -7,45 +7,38 @@ mod create;
 mod exec;
 pub(crate) mod holders;
 mod logs;
+mod port_forward;
+pub(crate) mod resources;
 pub(crate) mod snapshots;
+mod sync;
 pub(crate) mod table;
 pub(crate) mod top;
 
-use std::path::Path;
 use std::process::ExitCode;
 
-use offleash_api::client::{Client, Ended, SOCKET, encoded};
+use offleash_api::client::{Client, Ended, encoded};
 use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::id::SandboxName;
 use offleash_core::text::Text;
 use offleash_core::units::Millis;
 use offleash_daemon::{NAME_LABEL, PauseMode};
-use offleash_store::{HostIdentity, StateDirectory};
 use serde_json::{Map, Value, json};
 
 use crate::args::{
-    CpArgs, CreateArgs, ExecArgs, ForkArgs, IdsArgs, LogsArgs, LsArgs, PauseArgs, PortArgs, ResumeArgs, RmArgs,
-    StatsArgs,
+    CpArgs, CreateArgs, ExecArgs, ForkArgs, IdsArgs, LogsArgs, LsArgs, PauseArgs, PortArgs, PortForwardArgs,
+    ResumeArgs, RmArgs, StatsArgs, SyncArgs,
 };
 use crate::failure::Failure;
+use crate::server_at::ServerAt;
 use crate::terminal;
 
 use table::Table;
 
-pub(crate) fn client(state: Option<&Path>) -> Result<Client, Failure> {
-    let host = HostIdentity::of_this_process();
-    let path = match StateDirectory::open_existing(state, &host)? {
-        Some(state) => state.path().to_owned(),
-        None => host.default_state(),
-    };
-    Ok(Client::new(&path.join(SOCKET))?)
+pub(crate) fn create(arguments: &CreateArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
+    create::create(&at.client()?, arguments)
 }
 
-pub(crate) fn create(arguments: &CreateArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    create::create(&client(state)?, arguments)
-}
-
-pub(crate) fn ls(arguments: &LsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+pub(crate) fn ls(arguments: &LsArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
     let mut path = "/v2/sandboxes?limit=100".to_owned();
     if !arguments.label.is_empty() {
         let labels = assignments("--label", &arguments.label)?;
@@ -55,7 +48,7 @@ pub(crate) fn ls(arguments: &LsArgs, state: Option<&Path>) -> Result<ExitCode, F
             .collect();
         path = format!("{path}&metadata={}", encoded(&pairs.join("&")));
     }
-    let client = client(state)?;
+    let client = at.client()?;
     let mut all = client.list(&path)?;
     if arguments.all {
         all.extend(client.all_ended()?.iter().rev().map(described));
@@ -101,30 +94,30 @@ pub(crate) fn ls(arguments: &LsArgs, state: Option<&Path>) -> Result<ExitCode, F
     table.print()
 }
 
-pub(crate) fn exec(mut arguments: ExecArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let client = client(state)?;
+pub(crate) fn exec(mut arguments: ExecArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
+    let client = at.client()?;
     arguments.id = client.id_of(&arguments.id)?;
     exec::exec(&client, arguments)
 }
 
-pub(crate) fn cp(arguments: &CpArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    copy::copy(&client(state)?, arguments)
+pub(crate) fn cp(arguments: &CpArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
+    copy::copy(&at.client()?, arguments)
 }
 
-pub(crate) fn logs(arguments: &LogsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let client = client(state)?;
+pub(crate) fn logs(arguments: &LogsArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
+    let client = at.client()?;
     logs::logs(&client, &client.id_of(&arguments.id)?, arguments.follow)
 }
 
 /// Ends sandboxes, running or paused.
-pub(crate) fn stop(arguments: &IdsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let client = client(state)?;
+pub(crate) fn stop(arguments: &IdsArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
+    let client = at.client()?;
     each(&client, &arguments.ids, |id| kill(&client, id))
 }
 
 /// Removes sandboxes: those that are paused, and with force those that run.
-pub(crate) fn rm(arguments: &RmArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let client = client(state)?;
+pub(crate) fn rm(arguments: &RmArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
+    let client = at.client()?;
     each(&client, &arguments.ids, |id| {
         let detail = client.known(id, client.get(&format!("/sandboxes/{}", encoded(id))))?;
         if text(&detail, "state") == "running" && !arguments.force {
@@ -139,8 +132,8 @@ fn kill(client: &Client, id: &str) -> Result<(), Failure> {
     Ok(client.known(id, client.delete(&format!("/sandboxes/{}", encoded(id))))?)
 }
 
-pub(crate) fn inspect(arguments: &IdsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let client = client(state)?;
+pub(crate) fn inspect(arguments: &IdsArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
+    let client = at.client()?;
     let mut all = Vec::new();
     for given in &arguments.ids {
         let id = &client.id_of(given)?;
@@ -189,8 +182,8 @@ fn described(ended: &Ended) -> Value {
     described
 }
 
-pub(crate) fn stats(arguments: &StatsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let client = client(state)?;
+pub(crate) fn stats(arguments: &StatsArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
+    let client = at.client()?;
     let ids = if arguments.ids.is_empty() {
         let running = client.list("/v2/sandboxes?limit=100&state=running")?;
         running.iter().map(|one| text(one, "sandboxID")).collect()
@@ -233,8 +226,8 @@ fn mode(no_memory: bool) -> &'static str {
     PauseMode::of_memory(!no_memory).as_str()
 }
 
-pub(crate) fn pause(arguments: &PauseArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let client = client(state)?;
+pub(crate) fn pause(arguments: &PauseArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
+    let client = at.client()?;
     each(&client, &arguments.ids, |id| {
         let path = format!("/v1/sandboxes/{}/pause", encoded(id));
         client.known(id, client.post(&path, &json!({ "mode": mode(arguments.no_memory) })))?;
@@ -242,8 +235,8 @@ pub(crate) fn pause(arguments: &PauseArgs, state: Option<&Path>) -> Result<ExitC
     })
 }
 
-pub(crate) fn resume(arguments: &ResumeArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let client = client(state)?;
+pub(crate) fn resume(arguments: &ResumeArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
+    let client = at.client()?;
     let timeout = arguments.timeout.as_ref().map(|text| seconds("--timeout", text));
     let body = json!({ "timeout_seconds": timeout.transpose()?, "mode": mode(arguments.no_memory) });
     each(&client, &arguments.ids, |id| {
@@ -253,8 +246,8 @@ pub(crate) fn resume(arguments: &ResumeArgs, state: Option<&Path>) -> Result<Exi
     })
 }
 
-pub(crate) fn fork(arguments: &ForkArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let client = client(state)?;
+pub(crate) fn fork(arguments: &ForkArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
+    let client = at.client()?;
     let id = client.id_of(&arguments.id)?;
     let path = format!("/v1/sandboxes/{}/fork", encoded(&id));
     let timeout = arguments.timeout.as_ref().map(|text| seconds("--timeout", text));
@@ -280,13 +273,26 @@ pub(crate) fn fork(arguments: &ForkArgs, state: Option<&Path>) -> Result<ExitCod
     }
 }
 
-pub(crate) fn port(arguments: &PortArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let client = client(state)?;
+pub(crate) fn port(arguments: &PortArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
+    let client = at.client()?;
     let id = client.id_of(&arguments.id)?;
     client.running(&id)?;
-    let server = client.get("/v1/version")?;
-    let url = text(&server, "url");
+    let url = match at {
+        ServerAt::Here(_) => text(&client.get("/v1/version")?, "url"),
+        // What it calls itself on its own machine leads nowhere from here.
+        ServerAt::There(server) => server.url.to_string(),
+    };
     line(format!("{url}/_port/{id}/{}/", arguments.port))
+}
+
+pub(crate) fn port_forward(arguments: &PortForwardArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
+    let client = at.client()?;
+    let id = client.id_of(&arguments.id)?;
+    port_forward::forward(&client, &id, &arguments.ports)
+}
+
+pub(crate) fn sync(arguments: &SyncArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
+    sync::sync(&at.client()?, arguments)
 }
 
 /// Does something for each sandbox and says which it was done for; what failed for one does not keep it from the others.

@@ -5,6 +5,7 @@ mod exec_io;
 mod json;
 mod neutral;
 mod prompt;
+mod quiet;
 mod sizes;
 
 pub(crate) use bar::Bar;
@@ -12,6 +13,7 @@ pub(crate) use exec_io::{Destination, TerminalIo};
 pub(crate) use json::{json_document, json_line};
 pub(crate) use neutral::literal;
 pub(crate) use prompt::{Prompt, RememberRule};
+pub(crate) use quiet::without_echo;
 pub(crate) use sizes::rounded;
 
 use std::ffi::OsString;

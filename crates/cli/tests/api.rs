@@ -51,6 +51,10 @@ mod operation;
 mod ports;
 #[path = "api/ready.rs"]
 mod ready;
+#[path = "api/remote.rs"]
+mod remote;
+#[path = "api/remote_ssh.rs"]
+mod remote_ssh;
 #[path = "api/routes.rs"]
 mod routes;
 #[path = "api/sandboxes.rs"]

@@ -65,7 +65,7 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 106] = [
+const COMMANDS: [&[&str]; 113] = [
     &[],
     &["run"],
     &["diff"],
@@ -99,6 +99,12 @@ const COMMANDS: [&[&str]; 106] = [
     &["checkpoints"],
     &["restore"],
     &["port"],
+    &["port-forward"],
+    &["ssh"],
+    &["ssh-config"],
+    &["sync"],
+    &["login"],
+    &["logout"],
     &["browser"],
     &["browser", "create"],
     &["browser", "ls"],

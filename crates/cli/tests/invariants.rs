@@ -15,7 +15,7 @@ use offleash_sys::seccomp;
 use serde_json::Value;
 
 /// Which rooms a room uses, as in ARCHITECTURE.md; an arrow that is not drawn there is not allowed in advance either.
-const ARROWS: [(&str, &[&str]); 22] = [
+const ARROWS: [(&str, &[&str]); 23] = [
     ("bashkit", &[]),
     ("browser", &["core"]),
     ("desktop", &[]),
@@ -66,6 +66,7 @@ const ARROWS: [(&str, &[&str]); 22] = [
             "sys",
         ],
     ),
+    ("ssh", &["api", "core"]),
     ("api", &["core", "daemon", "interpreter", "supervisor", "protocol"]),
     (
         "cli",
@@ -78,6 +79,7 @@ const ARROWS: [(&str, &[&str]); 22] = [
             "supervisor",
             "planner",
             "simulated",
+            "ssh",
             "store",
             "sys",
             "wasm",

@@ -53,6 +53,14 @@ impl HostIdentity {
         }
     }
 
+    /// Where this user's configuration is: below `given`, what `XDG_CONFIG_HOME` says, or the home directory. `None` for who has
+    /// neither.
+    pub fn config_directory(&self, given: Option<PathBuf>) -> Option<PathBuf> {
+        let given = given.filter(|path| self.would_own(path));
+        let base = given.or_else(|| self.home().map(|home| home.join(".config")))?;
+        Some(base.join("offleash"))
+    }
+
     fn home(&self) -> Option<PathBuf> {
         let from_environment = self.home_env.clone().filter(|home| self.owns(home));
         from_environment.or_else(|| self.home_from_passwd().filter(|home| self.owns(home)))

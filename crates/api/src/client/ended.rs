@@ -84,6 +84,7 @@ impl Client {
         loop {
             match self.running(id) {
                 Err(ClientError::NotRunning { .. }) => return ClientError::ServerEnded { id: id.to_owned() },
+                Err(unreachable @ ClientError::Unreachable { .. }) => return unreachable,
                 Err(ended @ (ClientError::Ended { .. } | ClientError::Paused { .. })) => return ended,
                 // What is left of it is being removed, or its supervisor was not seen to end yet.
                 Ok(_) | Err(_) if Instant::now() < deadline => std::thread::sleep(EVERY),

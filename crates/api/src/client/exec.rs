@@ -7,7 +7,6 @@ mod messages;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -16,11 +15,11 @@ use http::Method;
 use offleash_core::exec::{OutputStream, TerminalSize};
 use rustix::event::EventfdFlags;
 use serde_json::json;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use self::messages::{MessageStream, news_of};
-use super::transport;
-use super::{Client, ClientError, ClientTarget, malformed};
+use super::transport::{self, Transport};
+use super::{Client, ClientError, ClientTarget, SandboxServices, malformed};
 use crate::e2b::envd::ENDS_WITH_CLIENT;
 use crate::http::body;
 
@@ -28,6 +27,7 @@ use crate::http::body;
 const WINDOW: usize = 256 << 10;
 /// Input in one request.
 const PIECE: usize = 64 << 10;
+const STARTING: &str = "start a thread for the command";
 /// News that wait for the terminal.
 const QUEUE: usize = 64;
 
@@ -83,6 +83,8 @@ struct ExecShared {
     wake: OwnedFd,
     /// Input that is on the way.
     unacknowledged: AtomicUsize,
+    /// Told when less of it is.
+    taken: Notify,
 }
 
 impl Client {
@@ -92,21 +94,12 @@ impl Client {
     /// `NotRunning`, `Refused` when there is no such sandbox; that it cannot be started is told by [`Exec::take`].
     pub fn exec(&self, id: &str, start: ExecStart) -> Result<Exec, ClientError> {
         let target = self.target(id, start.user.as_deref())?;
-        let local = |source| ClientError::Local {
-            tried: "start a thread for the command".to_owned(),
-            source,
-        };
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let wake = rustix::event::eventfd(0, flags).map_err(|error| local(error.into()))?;
-        let shared = Arc::new(ExecShared {
-            wake,
-            unacknowledged: AtomicUsize::new(0),
-        });
+        let shared = Arc::new(ExecShared::new()?);
         let (send_news, news) = mpsc::channel(QUEUE);
         let (asks, asked) = mpsc::unbounded_channel();
         let runtime = transport::runtime()?;
         let conversation = ExecConversation {
-            socket: self.socket.clone(),
+            transport: self.transport.for_another_loop(),
             target,
             news: send_news,
             shared: Arc::clone(&shared),
@@ -114,7 +107,7 @@ impl Client {
         let thread = std::thread::Builder::new()
             .name("exec".to_owned())
             .spawn(move || runtime.block_on(conversation.hold(start, asked)))
-            .map_err(local)?;
+            .map_err(local(STARTING))?;
         Ok(Exec {
             news,
             asks: Some(asks),
@@ -194,16 +187,115 @@ impl Drop for Exec {
     }
 }
 
+/// A command that runs, for who is on an event loop. Dropped, it ends as one whose terminal is closed.
+#[derive(Debug)]
+pub struct RunningExec {
+    news: mpsc::Receiver<Result<News, ClientError>>,
+    asks: mpsc::UnboundedSender<ExecAsk>,
+    shared: Arc<ExecShared>,
+}
+
+impl SandboxServices {
+    /// Starts a command; that it cannot be started is told by [`RunningExec::next`].
+    ///
+    /// # Errors
+    /// `Local`.
+    pub fn exec(&self, start: ExecStart) -> Result<RunningExec, ClientError> {
+        let shared = Arc::new(ExecShared::new()?);
+        let (send_news, news) = mpsc::channel(QUEUE);
+        let (asks, asked) = mpsc::unbounded_channel();
+        let conversation = ExecConversation {
+            transport: self.transport.for_another_loop(),
+            target: self.target.as_user(start.user.as_deref()),
+            news: send_news,
+            shared: Arc::clone(&shared),
+        };
+        tokio::spawn(conversation.hold(start, asked));
+        Ok(RunningExec { news, asks, shared })
+    }
+}
+
+impl RunningExec {
+    /// What came in next; `None` when nothing more will.
+    pub async fn next(&mut self) -> Option<Result<News, ClientError>> {
+        self.news.recv().await
+    }
+
+    /// What is asked of it from elsewhere.
+    pub fn input(&self) -> ExecInput {
+        ExecInput {
+            asks: self.asks.clone(),
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+/// The way to a command that runs.
+#[derive(Debug, Clone)]
+pub struct ExecInput {
+    asks: mpsc::UnboundedSender<ExecAsk>,
+    shared: Arc<ExecShared>,
+}
+
+impl ExecInput {
+    /// Gives input, and waits until so much of it was taken that more may follow.
+    pub async fn give(&self, bytes: Vec<u8>) {
+        self.shared.unacknowledged.fetch_add(bytes.len(), Ordering::Relaxed);
+        self.ask(ExecAsk::Input(bytes));
+        loop {
+            let taken = self.shared.taken.notified();
+            if self.asks.is_closed() || self.shared.unacknowledged.load(Ordering::Relaxed) < WINDOW {
+                return;
+            }
+            tokio::select! {
+                () = taken => {}
+                () = self.asks.closed() => return,
+            }
+        }
+    }
+
+    /// No input follows.
+    pub fn close(&self) {
+        self.ask(ExecAsk::CloseInput);
+    }
+
+    /// Sends a signal, as [`Exec::signal`].
+    pub fn signal(&self, signal: i32) {
+        self.ask(ExecAsk::Signal(signal));
+    }
+
+    /// Tells its terminal a size.
+    pub fn resize(&self, size: TerminalSize) {
+        self.ask(ExecAsk::Resize(size));
+    }
+
+    fn ask(&self, ask: ExecAsk) {
+        // Nobody takes it when the command has ended.
+        let _ended = self.asks.send(ask);
+    }
+}
+
 impl ExecShared {
+    fn new() -> Result<Self, ClientError> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let wake = rustix::event::eventfd(0, flags).map_err(|error| local(STARTING)(error.into()))?;
+        Ok(Self {
+            wake,
+            unacknowledged: AtomicUsize::new(0),
+            taken: Notify::new(),
+        })
+    }
+
     fn wake(&self) {
         // It can only be full, and is readable then.
         let _is_readable = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        self.taken.notify_waiters();
     }
 }
 
 /// The other thread's part.
 struct ExecConversation {
-    socket: PathBuf,
+    transport: Transport,
     target: ClientTarget,
     news: mpsc::Sender<Result<News, ClientError>>,
     shared: Arc<ExecShared>,
@@ -243,7 +335,8 @@ impl ExecConversation {
                 let (_, closed) = mpsc::unbounded_channel();
                 let asked = std::mem::replace(&mut asked, closed);
                 let asker = ExecAsker {
-                    socket: self.socket.clone(),
+                    // Of its own: the command's stream has the other connection.
+                    transport: self.transport.for_another_loop(),
                     target: self.target.clone(),
                     shared: Arc::clone(&self.shared),
                     pid,
@@ -290,14 +383,14 @@ impl ExecConversation {
             .header("connect-protocol-version", "1")
             .header(ENDS_WITH_CLIENT, "1")
             .body(body::full(frame));
-        let answer = transport::send(&self.socket, transport::built(request, PATH)?, PATH).await?;
+        let answer = self.transport.send(transport::built(request, PATH)?, PATH).await?;
         Ok(MessageStream::of(answer))
     }
 }
 
 /// Passes on what is asked, one after another.
 struct ExecAsker {
-    socket: PathBuf,
+    transport: Transport,
     target: ClientTarget,
     shared: Arc<ExecShared>,
     pid: u32,
@@ -307,7 +400,7 @@ struct ExecAsker {
 impl ExecAsker {
     async fn serve(self, mut asked: mpsc::UnboundedReceiver<ExecAsk>) {
         while let Some(ask) = asked.recv().await {
-            let socket: &Path = &self.socket;
+            let transport = &self.transport;
             let process = json!({ "pid": self.pid });
             match ask {
                 ExecAsk::Input(bytes) => {
@@ -316,23 +409,29 @@ impl ExecAsker {
                         let text = data_encoding::BASE64.encode(piece);
                         let message = json!({ "process": process, "input": { place: text } });
                         // A command that takes no more input, or is gone, is no failure.
-                        let _dropped = self.target.call(socket, "process.Process/SendInput", &message).await;
+                        let _dropped = self.target.call(transport, "process.Process/SendInput", &message).await;
                     }
                     self.shared.unacknowledged.fetch_sub(bytes.len(), Ordering::Relaxed);
                     self.shared.wake();
                 }
                 ExecAsk::CloseInput => {
                     let message = json!({ "process": process });
-                    let _gone = self.target.call(socket, "process.Process/CloseStdin", &message).await;
+                    let _gone = self
+                        .target
+                        .call(transport, "process.Process/CloseStdin", &message)
+                        .await;
                 }
                 ExecAsk::Signal(signal) => {
                     let message = json!({ "process": process, "signal": signal });
-                    let _gone = self.target.call(socket, "process.Process/SendSignal", &message).await;
+                    let _gone = self
+                        .target
+                        .call(transport, "process.Process/SendSignal", &message)
+                        .await;
                 }
                 ExecAsk::Resize(size) => {
                     let pty = json!({ "size": { "cols": size.columns, "rows": size.rows } });
                     let message = json!({ "process": process, "pty": pty });
-                    let _gone = self.target.call(socket, "process.Process/Update", &message).await;
+                    let _gone = self.target.call(transport, "process.Process/Update", &message).await;
                 }
             }
         }

@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::exec::local;
-use super::{Client, ClientError, encoded, malformed, transport};
+use super::transport::Transport;
+use super::{Client, ClientError, ClientTarget, encoded, malformed, transport};
 use crate::http::body;
 
 /// How much of a file is on the way at once, in pieces.
@@ -40,7 +41,7 @@ impl Client {
     pub fn stat(&self, id: &str, user: Option<&str>, path: &str) -> Result<Option<Kind>, ClientError> {
         let target = self.target(id, user)?;
         let message = json!({ "path": path });
-        let asked = target.call(&self.socket, "filesystem.Filesystem/Stat", &message);
+        let asked = target.call(&self.transport, "filesystem.Filesystem/Stat", &message);
         match self.runtime.block_on(asked) {
             Ok(answer) => Ok(Some(kind_of(&answer["entry"]))),
             Err(ClientError::Refused {
@@ -59,7 +60,7 @@ impl Client {
         const METHOD: &str = "filesystem.Filesystem/ListDir";
         let target = self.target(id, user)?;
         let message = json!({ "path": path, "depth": 1 });
-        let asked = target.call(&self.socket, METHOD, &message);
+        let asked = target.call(&self.transport, METHOD, &message);
         let answer = self.runtime.block_on(asked)?;
         // Nothing in it leaves the list out.
         let entries = answer
@@ -81,7 +82,7 @@ impl Client {
     pub fn make_directory(&self, id: &str, user: Option<&str>, path: &str) -> Result<(), ClientError> {
         let target = self.target(id, user)?;
         let message = json!({ "path": path });
-        let asked = target.call(&self.socket, "filesystem.Filesystem/MakeDir", &message);
+        let asked = target.call(&self.transport, "filesystem.Filesystem/MakeDir", &message);
         match self.runtime.block_on(asked) {
             Ok(_)
             | Err(ClientError::Refused {
@@ -98,10 +99,10 @@ impl Client {
     /// As [`Self::stat`], and `Local` when it cannot be written here.
     pub fn download(&self, id: &str, user: Option<&str>, path: &str, to: &mut impl Write) -> Result<u64, ClientError> {
         let target = self.target(id, user)?;
-        let uri = self.files_uri(path, user);
+        let uri = files_uri(path, user);
         let request = transport::built(target.request(Method::GET, &uri, "").body(body::empty()), &uri)?;
         self.runtime.block_on(async {
-            let mut answer = transport::send(&self.socket, request, &uri).await?;
+            let mut answer = self.transport.send(request, &uri).await?;
             let mut length = 0;
             while let Some(piece) = answer.piece().await? {
                 to.write_all(&piece).map_err(local("write the file"))?;
@@ -117,34 +118,46 @@ impl Client {
     /// As [`Self::stat`], and `Local` when it cannot be read here.
     pub fn upload(&self, id: &str, user: Option<&str>, from: File, path: &str) -> Result<(), ClientError> {
         let target = self.target(id, user)?;
-        let uri = self.files_uri(path, user);
-        let (send, pieces) = mpsc::channel::<io::Result<Bytes>>(AHEAD);
-        let reader = std::thread::Builder::new()
-            .name("upload".to_owned())
-            .spawn(move || read_pieces(from, &send))
-            .map_err(local("start a thread for the file"))?;
-        let body = FilePieces(pieces).map_err(Into::into).boxed_unsync();
-        let request = target
-            .request(Method::POST, &uri, "application/octet-stream")
-            .body(body);
-        let request = transport::built(request, &uri)?;
-        let answered = self.runtime.block_on(async {
-            let answer = transport::send(&self.socket, request, &uri).await?;
-            answer.bytes().await
-        });
-        let read = reader.join();
-        match (answered, read) {
-            (_, Ok(Err(error))) => Err(local("read the file")(error)),
-            (answered, _) => answered.map(drop),
-        }
+        self.runtime
+            .block_on(upload(&self.transport, &target, user, from, path))
     }
+}
 
-    fn files_uri(&self, path: &str, user: Option<&str>) -> String {
-        let user = user
-            .map(|user| format!("&username={}", encoded(user)))
-            .unwrap_or_default();
-        format!("/files?path={}{user}", encoded(path))
+/// Copies a file to `path` inside, in pieces that a thread of its own reads.
+pub(super) async fn upload(
+    transport: &Transport,
+    target: &ClientTarget,
+    user: Option<&str>,
+    from: File,
+    path: &str,
+) -> Result<(), ClientError> {
+    let uri = files_uri(path, user);
+    let (send, pieces) = mpsc::channel::<io::Result<Bytes>>(AHEAD);
+    let reader = std::thread::Builder::new()
+        .name("upload".to_owned())
+        .spawn(move || read_pieces(from, &send))
+        .map_err(local("start a thread for the file"))?;
+    let body = FilePieces(pieces).map_err(Into::into).boxed_unsync();
+    let request = target
+        .request(Method::POST, &uri, "application/octet-stream")
+        .body(body);
+    let request = transport::built(request, &uri)?;
+    let answered = match transport.send(request, &uri).await {
+        Ok(answer) => answer.bytes().await,
+        Err(error) => Err(error),
+    };
+    let read = reader.join();
+    match (answered, read) {
+        (_, Ok(Err(error))) => Err(local("read the file")(error)),
+        (answered, _) => answered.map(drop),
     }
+}
+
+pub(super) fn files_uri(path: &str, user: Option<&str>) -> String {
+    let user = user
+        .map(|user| format!("&username={}", encoded(user)))
+        .unwrap_or_default();
+    format!("/files?path={}{user}", encoded(path))
 }
 
 /// Reads a file to its end; answers why it could not be.
@@ -185,7 +198,7 @@ impl Body for FilePieces {
     }
 }
 
-fn kind_of(entry: &Value) -> Kind {
+pub(super) fn kind_of(entry: &Value) -> Kind {
     match entry.get("type").and_then(Value::as_str) {
         Some("FILE_TYPE_DIRECTORY") => Kind::Directory,
         Some("FILE_TYPE_FILE") => Kind::File,
@@ -194,7 +207,7 @@ fn kind_of(entry: &Value) -> Kind {
 }
 
 /// A link to a directory is a link: who goes down a tree by its lists comes to no place twice.
-fn kind_in_list(entry: &Value) -> Kind {
+pub(super) fn kind_in_list(entry: &Value) -> Kind {
     match kind_of(entry) {
         Kind::Directory if entry["isSymlink"] == true => Kind::Link,
         kind => kind,

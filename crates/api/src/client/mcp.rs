@@ -39,7 +39,7 @@ impl Client {
             .header(UPGRADE, PROTOCOL)
             .body(body::empty());
         let request = transport::built(request, PATH)?;
-        let upgraded = transport::become_other(&self.socket, request, PATH).await?;
+        let upgraded = self.transport.become_other(request, PATH).await?;
         let (mut answers, mut words) = tokio::io::split(TokioIo::new(upgraded));
         let mut said_all = false;
         let saying = async {

@@ -1,13 +1,16 @@
-//! The other side: what our own commands ask of a daemon, over its unix socket.
+//! The other side: what our own commands ask of a daemon, over its unix socket or at a URL.
 //!
 //! A [`Client`] waits for its answers; a command that runs ([`Exec`]) is waited for with poll, like everything else that
 //! has a terminal. Deliberately not here: arguments and printing.
 
 mod ended;
+mod endpoint;
 mod exec;
 mod files;
 mod mcp;
+mod services;
 mod transport;
+mod tunnel;
 
 use std::path::{Path, PathBuf};
 
@@ -18,9 +21,13 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub use ended::Ended;
-pub use exec::{Exec, ExecStart, News};
+pub use endpoint::{Endpoint, EndpointError, HostUrl, HostUrlError, RemoteSettings};
+pub use exec::{Exec, ExecInput, ExecStart, News, RunningExec};
 pub use files::Kind;
+pub use services::{FileEntry, SandboxServices};
+pub use tunnel::{ForwardNews, Tunnel, listen};
 
+use self::transport::Transport;
 use crate::http::body;
 
 /// The name of the socket in the state directory at which a daemon serves its owner.
@@ -36,6 +43,20 @@ pub enum ClientError {
         socket: PathBuf,
         /// Why it cannot be connected to.
         source: std::io::Error,
+    },
+    /// A server at a URL cannot be connected to.
+    #[error("the server at `{url}` cannot be reached")]
+    Unreachable {
+        /// The server.
+        url: HostUrl,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The server leads elsewhere, where no key is sent.
+    #[error("the server leads to `{}`, which is not asked: keys go to the server that was named", .to.escape_debug())]
+    Redirected {
+        /// Where to.
+        to: String,
     },
     /// Only sandboxes of keys have the name.
     #[error("no sandbox of yours is called `{name}`, but of keys: {}", .ids.join(", "))]
@@ -111,9 +132,12 @@ pub enum ClientError {
 impl Explained for ClientError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::NotRunning { .. } | Self::ServerEnded { .. } | Self::Hung | Self::Cut { .. } => {
-                ErrorKind::Unavailable
-            }
+            Self::NotRunning { .. }
+            | Self::Unreachable { .. }
+            | Self::ServerEnded { .. }
+            | Self::Hung
+            | Self::Cut { .. } => ErrorKind::Unavailable,
+            Self::Redirected { .. } => ErrorKind::Denied,
             Self::Ended { .. } => ErrorKind::NotFound,
             Self::Paused { .. } => ErrorKind::Conflict,
             Self::OfOthers { .. } => ErrorKind::Invalid,
@@ -129,12 +153,28 @@ impl Explained for ClientError {
             Self::NotRunning { .. } | Self::ServerEnded { .. } | Self::Hung => {
                 Some("start one with `offleash serve`, with the same `--state DIR` if it has one".to_owned())
             }
+            Self::Unreachable { url, source } => Some(way_there(url, source)),
+            Self::Redirected { to } => to
+                .starts_with("https://")
+                .then(|| "if that is the server that is meant, name it with `--host`".to_owned()),
             Self::Ended { id, .. } => Some(format!("`offleash logs {}` says what happened", id.escape_debug())),
             Self::OfOthers { .. } => Some("if one of these is meant, say its id".to_owned()),
             Self::Paused { id } => Some(format!("`offleash resume {}`", id.escape_debug())),
             Self::Refused { message, .. } => what_there_is(message),
             _ => None,
         }
+    }
+}
+
+/// What to look at when a server cannot be reached.
+fn way_there(url: &HostUrl, source: &std::io::Error) -> String {
+    let inner = source.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match inner {
+        Some(rustls::Error::InvalidCertificate(_)) => {
+            "`--ca FILE` trusts the authority of its certificate, or the certificate itself".to_owned()
+        }
+        Some(rustls::Error::InvalidMessage(_)) => format!("what answers there does not speak TLS; is `{url}` right?"),
+        _ => "`--host` and `OFFLEASH_HOST` say which server is asked; is `offleash serve` running there?".to_owned(),
     }
 }
 
@@ -166,7 +206,7 @@ fn what_there_is(message: &str) -> Option<String> {
 /// Asks a daemon; each request has a connection of its own.
 #[derive(Debug)]
 pub struct Client {
-    socket: PathBuf,
+    transport: Transport,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -184,11 +224,32 @@ impl Client {
     /// # Errors
     /// `Local` when the event loop cannot be made.
     pub fn new(socket: &Path) -> Result<Self, ClientError> {
+        Self::of(Endpoint::socket(socket))
+    }
+
+    /// A client of the daemon at `endpoint`.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn of(endpoint: Endpoint) -> Result<Self, ClientError> {
         let runtime = transport::runtime()?;
-        Ok(Self {
-            socket: socket.to_owned(),
-            runtime,
-        })
+        let transport = Transport::new(endpoint);
+        Ok(Self { transport, runtime })
+    }
+
+    /// Calls `make` where the client's event loop is the current one, for what is to be waited for by it.
+    pub fn within<T>(&self, make: impl FnOnce() -> T) -> T {
+        let _entered = self.runtime.enter();
+        make()
+    }
+
+    /// The services of the sandbox `id`, to be asked on an event loop of the caller's, as `user`.
+    ///
+    /// # Errors
+    /// As [`Self::running`].
+    pub fn services(&self, id: &str, user: Option<&str>) -> Result<SandboxServices, ClientError> {
+        let target = self.target(id, user)?;
+        Ok(SandboxServices::new(self.transport.for_another_loop(), target))
     }
 
     /// Reads `path`.
@@ -253,7 +314,7 @@ impl Client {
         let bytes = body.map(|value| value.to_string().into_bytes()).unwrap_or_default();
         let request = transport::built(request.body(body::full(bytes)), path)?;
         self.runtime.block_on(async {
-            let answer = transport::send(&self.socket, request, path).await?;
+            let answer = self.transport.send(request, path).await?;
             let next = answer.header("x-next-token").filter(|token| !token.is_empty());
             let bytes = answer.bytes().await?;
             let value = match bytes.is_empty() {
@@ -336,14 +397,22 @@ impl ClientTarget {
         request
     }
 
+    /// The same, as `user` if one is said.
+    fn as_user(&self, user: Option<&str>) -> Self {
+        Self {
+            user: user.map(str::to_owned).or_else(|| self.user.clone()),
+            ..self.clone()
+        }
+    }
+
     /// Calls a method that has one answer.
-    async fn call(&self, socket: &Path, method: &str, message: &Value) -> Result<Value, ClientError> {
+    async fn call(&self, transport: &Transport, method: &str, message: &Value) -> Result<Value, ClientError> {
         let path = format!("/{method}");
         let request = self
             .request(Method::POST, &path, "application/json")
             .header("connect-protocol-version", "1")
             .body(body::full(message.to_string().into_bytes()));
-        let answer = transport::send(socket, transport::built(request, &path)?, &path).await?;
+        let answer = transport.send(transport::built(request, &path)?, &path).await?;
         parsed(&answer.bytes().await?, &path)
     }
 }

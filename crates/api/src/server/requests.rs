@@ -230,6 +230,16 @@ impl ServerState {
             asked.require(Scope::Admin)?;
             return Ok(self.metrics());
         }
+        if let Some(target) = traffic::tunnel::asked_for(parts) {
+            let (id, port) = target?;
+            asked.require(Scope::Create)?;
+            asked
+                .daemon()
+                .get(&asked.caller, &id)
+                .map_err(|error| asked.refused(&error))?;
+            (subject.sandbox, subject.port) = (Some(id.clone()), Some(port));
+            return Ok(self.traffic.tunnel(client, &id, port, parts).await);
+        }
         if path == mcp::http::PATH {
             asked.require(Scope::Create)?;
             return match mcp::stream::is_asked_for(client, parts) {

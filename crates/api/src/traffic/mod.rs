@@ -10,6 +10,7 @@ pub(crate) mod headers;
 mod keys;
 mod secured;
 mod slots;
+pub(crate) mod tunnel;
 mod view_only;
 
 use std::sync::Arc;

@@ -133,6 +133,38 @@ impl Directory {
         renameat(&self.descriptor, &partial.name, &self.descriptor, name).map_err(|error| failed("write", &path, error))
     }
 
+    /// Lets whoever may read the file `name` run it, or nobody.
+    pub(super) fn set_executable(&self, name: &str, is_executable: bool) -> Result<(), Failure> {
+        let path = self.path.join(name);
+        let Some(mode) = self.mode_of(name, &path)? else {
+            return Ok(());
+        };
+        let wanted = match is_executable {
+            true => mode | (mode & 0o444) >> 2,
+            false => mode & !0o111,
+        };
+        if wanted == mode {
+            return Ok(());
+        }
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = openat(&self.descriptor, name, flags, Mode::empty());
+        let opened = opened.map_err(|error| failed("open", &path, error))?;
+        rustix::fs::fchmod(opened, Mode::from_raw_mode(wanted)).map_err(|error| failed("set the mode of", &path, error))
+    }
+
+    /// Removes the file or the empty directory `name`.
+    pub(super) fn remove(&self, name: &str, is_directory: bool) -> Result<(), Failure> {
+        let flags = if is_directory {
+            AtFlags::REMOVEDIR
+        } else {
+            AtFlags::empty()
+        };
+        match unlinkat(&self.descriptor, name, flags) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(failed("remove", &self.path.join(name), error)),
+        }
+    }
+
     /// The permissions of the file that is there; `None` if nothing is.
     fn mode_of(&self, name: &str, path: &Path) -> Result<Option<u32>, Failure> {
         match statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW) {

@@ -19,16 +19,16 @@ use crate::args::CpArgs;
 use crate::failure::Failure;
 
 /// The exit code of a copy that left something out.
-const EXIT_PARTIAL: u8 = 1;
+pub(super) const EXIT_PARTIAL: u8 = 1;
 
 /// Directories below directories.
-const DEEPEST: usize = 256;
+pub(super) const DEEPEST: usize = 256;
 
 /// The bytes of a name (`NAME_MAX`).
 const MAX_NAME: usize = 255;
 
 /// Where something is.
-enum Place {
+pub(super) enum Place {
     Here(PathBuf),
     Inside { id: String, path: String },
 }
@@ -78,7 +78,7 @@ pub(super) fn copy(client: &Client, arguments: &CpArgs) -> Result<ExitCode, Fail
 }
 
 /// `ID:PATH`, or a path here; one with a colon begins with `/` or `./`.
-fn place(argument: &Path) -> Result<Place, Failure> {
+pub(super) fn place(argument: &Path) -> Result<Place, Failure> {
     let Some(text) = argument.to_str() else {
         return Ok(Place::Here(argument.to_owned()));
     };
@@ -228,14 +228,14 @@ fn check_depth(path: &Path, depth: usize) -> Result<(), Failure> {
 }
 
 /// A name as a sandbox tells it, if it is one.
-fn checked(name: &str) -> Result<&str, Failure> {
+pub(super) fn checked(name: &str) -> Result<&str, Failure> {
     if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) || name.len() > MAX_NAME {
         return Err(Failure::new(format!("`{}` is no name of a file", Text::from(name))));
     }
     Ok(name)
 }
 
-fn joined(directory: &str, name: &str) -> String {
+pub(super) fn joined(directory: &str, name: &str) -> String {
     format!("{}/{name}", directory.strip_suffix('/').unwrap_or(directory))
 }
 

@@ -1,6 +1,5 @@
 //! Snapshots of the daemon's sandboxes, checkpoints, and putting a sandbox back.
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use offleash_api::client::{Client, encoded};
@@ -8,21 +7,22 @@ use offleash_core::id::SandboxName;
 use serde_json::{Value, json};
 
 use super::table::Table;
-use super::{archive, client, field, line, print_json, text};
+use super::{archive, field, line, print_json, text};
 use crate::args::{
     CheckpointArgs, CheckpointsArgs, RestoreArgs, SnapshotCommand, SnapshotCreateArgs, SnapshotIdsArgs, SnapshotLsArgs,
 };
 use crate::failure::Failure;
+use crate::server_at::ServerAt;
 
-pub(crate) fn snapshot(command: &SnapshotCommand, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let client = client(state)?;
+pub(crate) fn snapshot(command: &SnapshotCommand, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
+    let client = at.client()?;
     match command {
         SnapshotCommand::Create(arguments) => create(&client, arguments),
         SnapshotCommand::Ls(arguments) => ls(&client, arguments),
         SnapshotCommand::Rm(arguments) => rm(&client, arguments),
         SnapshotCommand::Inspect(arguments) => inspect(&client, arguments),
-        SnapshotCommand::Export(arguments) => archive::export(&client, arguments, state),
-        SnapshotCommand::Import(arguments) => archive::import(&client, arguments, state),
+        SnapshotCommand::Export(arguments) => archive::export(&client, arguments, at.here("snapshot export", None)?),
+        SnapshotCommand::Import(arguments) => archive::import(&client, arguments, at.here("snapshot import", None)?),
     }
 }
 
@@ -95,8 +95,8 @@ fn inspect(client: &Client, arguments: &SnapshotIdsArgs) -> Result<ExitCode, Fai
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn checkpoint(arguments: &CheckpointArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let client = client(state)?;
+pub(crate) fn checkpoint(arguments: &CheckpointArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
+    let client = at.client()?;
     let id = client.id_of(&arguments.id)?;
     let body = json!({ "name": arguments.name.as_ref().map(SandboxName::as_str) });
     let made = client.known(&id, client.post(&checkpoints_of(&id), &body))?;
@@ -107,8 +107,8 @@ fn checkpoints_of(id: &str) -> String {
     format!("/v1/sandboxes/{}/checkpoints", encoded(id))
 }
 
-pub(crate) fn checkpoints(arguments: &CheckpointsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let client = client(state)?;
+pub(crate) fn checkpoints(arguments: &CheckpointsArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
+    let client = at.client()?;
     let id = client.id_of(&arguments.id)?;
     if let Some(which) = &arguments.rm {
         client.delete(&format!("{}/{}", checkpoints_of(&id), encoded(which)))?;
@@ -123,8 +123,8 @@ pub(crate) fn checkpoints(arguments: &CheckpointsArgs, state: Option<&Path>) -> 
     table(all, "PARENT", |one| field(one, "parent")).print()
 }
 
-pub(crate) fn restore(arguments: &RestoreArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let client = client(state)?;
+pub(crate) fn restore(arguments: &RestoreArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
+    let client = at.client()?;
     let id = client.id_of(&arguments.id)?;
     let path = format!("/v1/sandboxes/{}/restore", encoded(&id));
     let restored = client.post(&path, &json!({ "checkpoint": arguments.checkpoint }))?;

@@ -1,6 +1,5 @@
 //! `offleash top`: what sandboxes of the daemon use, again and again.
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,9 +7,10 @@ use offleash_core::units::Millis;
 use serde_json::Value;
 
 use super::table::Table;
-use super::{client, mebibytes, text};
+use super::{mebibytes, text};
 use crate::args::TopArgs;
 use crate::failure::Failure;
+use crate::server_at::ServerAt;
 use crate::terminal;
 
 /// How often it is looked, if nothing is said.
@@ -22,7 +22,7 @@ const HOME: &str = "\u{1b}[H\u{1b}[J";
 /// How many sandboxes a terminal is shown.
 const MAX_ROWS: usize = 40;
 
-pub(crate) fn top(arguments: &TopArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+pub(crate) fn top(arguments: &TopArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
     let every = match &arguments.every {
         None => USUAL,
         Some(written) => {
@@ -31,7 +31,7 @@ pub(crate) fn top(arguments: &TopArgs, state: Option<&Path>) -> Result<ExitCode,
             Duration::from_millis(time).max(LEAST)
         }
     };
-    let client = client(state)?;
+    let client = at.client()?;
     let lives = terminal::shows_to_a_person() && !arguments.once;
     loop {
         let overview = client.get("/v1/overview")?;

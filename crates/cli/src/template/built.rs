@@ -9,7 +9,7 @@ use offleash_supervisor::templates::TemplateListing;
 use serde_json::Value;
 
 use crate::failure::Failure;
-use crate::remote::client;
+use crate::server_at::ServerAt;
 
 /// What keys call what they built, by the names that the state directory has.
 #[derive(Debug, Default)]
@@ -71,7 +71,7 @@ pub(super) fn inspect(names: &[String], state: Option<&Path>) -> Result<Option<V
     match names.iter().filter(|name| is_of_key(name)).count() {
         0 => Ok(None),
         count if count == names.len() => {
-            let server = client(state)?;
+            let server = ServerAt::Here(state).client()?;
             names
                 .iter()
                 .map(|name| find(&server, name))
@@ -87,7 +87,7 @@ pub(super) fn inspect(names: &[String], state: Option<&Path>) -> Result<Option<V
 
 /// Removes a template that a key built.
 pub(super) fn remove(name: &str, state: Option<&Path>) -> Result<(), Failure> {
-    let server = client(state)?;
+    let server = ServerAt::Here(state).client()?;
     let id = find(&server, name)?["id"].as_str().unwrap_or_default().to_owned();
     Ok(server.delete(&format!("/v1/templates/{}", encoded(&id)))?)
 }
