@@ -111,6 +111,8 @@ impl<'a> ServerAt<'a> {
                 Ok(Client::new(&path.join(SOCKET))?)
             }
             Self::There(server) => {
+                // Whom a key would be told is refused before one is looked for.
+                server.endpoint(None)?;
                 let Some(key) = server.key()? else {
                     return Err(
                         Failure::new(format!("no key of `{}` is known", server.url)).with_hint(format!(

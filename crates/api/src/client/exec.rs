@@ -399,11 +399,28 @@ struct ExecAsker {
 
 impl ExecAsker {
     async fn serve(self, mut asked: mpsc::UnboundedReceiver<ExecAsk>) {
-        while let Some(ask) = asked.recv().await {
+        let mut held = None;
+        loop {
+            let next = match held.take() {
+                Some(ask) => Some(ask),
+                None => asked.recv().await,
+            };
+            let Some(ask) = next else { return };
             let transport = &self.transport;
             let process = json!({ "pid": self.pid });
             match ask {
-                ExecAsk::Input(bytes) => {
+                ExecAsk::Input(mut bytes) => {
+                    // What was typed or read meanwhile goes with it.
+                    while bytes.len() < PIECE {
+                        match asked.try_recv() {
+                            Ok(ExecAsk::Input(more)) => bytes.extend(more),
+                            Ok(other) => {
+                                held = Some(other);
+                                break;
+                            }
+                            Err(_) => break,
+                        }
+                    }
                     for piece in bytes.chunks(PIECE) {
                         let place = if self.is_terminal { "pty" } else { "stdin" };
                         let text = data_encoding::BASE64.encode(piece);
