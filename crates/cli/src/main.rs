@@ -14,6 +14,7 @@ mod image;
 mod key;
 mod learn;
 mod login;
+mod logins;
 mod manual;
 mod mcp;
 mod policy_file;

@@ -14,7 +14,7 @@ use offleash_store::{HostIdentity, StateDirectory};
 
 use crate::args::HostArgs;
 use crate::failure::Failure;
-use crate::login::Logins;
+use crate::logins::Logins;
 
 /// The variables that stand for flags, and the one with the key.
 pub(crate) const HOST: &str = "OFFLEASH_HOST";

@@ -16,7 +16,7 @@ use offleash_ssh::HostKey;
 
 use crate::args::SshArgs;
 use crate::failure::Failure;
-use crate::login::config_directory;
+use crate::logins::config_directory;
 use crate::server_at::ServerAt;
 use crate::terminal;
 

@@ -157,6 +157,12 @@ pub(crate) fn complain(line: &str) {
     let _written = writeln!(io::stderr().lock(), "{line}");
 }
 
+/// Writes a question to standard error, behind which it is answered.
+pub(crate) fn ask(question: &str) {
+    // As above.
+    let _written = write!(io::stderr().lock(), "{question}");
+}
+
 /// Writes lines to standard error.
 pub(crate) fn complain_at_length(lines: &[u8]) {
     // As above.

@@ -19,61 +19,75 @@ fn help_says_what_there_is() {
     Usage: offleash [OPTIONS] <COMMAND>
 
     Commands:
-      run          Run a command in a sandbox
-      diff         Show what a run changed in its workspace
-      apply        Write the changes of a run to its workspace
-      discard      Throw the changes of a run away
-      runs         List runs that go on or whose changes are kept
-      warm         Work with sandboxes that `run --warm` keeps ready
-      serve        Serve sandboxes to E2B's SDKs and to programs of your own
-      front        Stand before the servers of several machines as one: sandboxes are made where there
-                   is room, and found where they are
-      mcp          Give an agent host tools that run code in sandboxes: speaks the Model Context
-                   Protocol on standard input and output
-      key          Work with the keys of `serve`
-      template     Build templates of sandboxes, and look after them
-      image        Fetch images of containers, and look after them
-      volume       Make directories that outlive sandboxes, and look after them
-      vm           Prepare virtual machines for level `microvm`
-      create       Make a sandbox in the daemon, and print its id
-      ls           List the sandboxes of the daemon [alias: ps]
-      exec         Run a command in a sandbox of the daemon
-      cp           Copy files to a sandbox of the daemon, or from it
-      logs         Show what the daemon noted about a sandbox
-      stop         End sandboxes of the daemon [alias: kill]
-      rm           Remove sandboxes of the daemon that are paused, or with `--force` any
-      inspect      Show all that the daemon knows of sandboxes, as JSON
-      stats        Show what sandboxes of the daemon use
-      top          Show what sandboxes of the daemon use, again and again, the busiest first
-      pause        Pause sandboxes of the daemon
-      resume       Continue sandboxes of the daemon
-      fork         Make sandboxes in the daemon with the files of one that runs, and print their ids
-      snapshot     Make snapshots of sandboxes of the daemon, and look after them
-      checkpoint   Make a checkpoint of a sandbox of the daemon, to which it can be put back, and print
-                   its id
-      checkpoints  List the checkpoints of a sandbox of the daemon, or remove one
-      restore      Put a sandbox of the daemon back to a checkpoint: its processes end, and its files
-                   are those of then
-      browser      Work with browsers in sandboxes of the daemon, which Playwright, Puppeteer and others
-                   drive
-      desktop      Work with desktops in sandboxes of the daemon, whose screens are seen and driven in a
-                   browser
-      port         Print the address at which a port of a sandbox is reached
-      doctor       Say what this machine offers, what is missing, and how to mend it
-      self-check   Try each level that this machine offers with a real `true`, and say which work: what
-                   to do after an installation
-      explain      Say what would be decided about a path, variable, limit, system call or connection,
-                   and by which rule
-      tools        Work with the tools that a policy offers to code in sandboxes
-      approvals    Answer questions about calls of tools in sandboxes
-      policy       Work with policy files
-      audit        Check or show the audit log, or set it aside
-      completions  Print completions for a shell
-      man          Print the manual page of a command
-      help         Print this message or the help of the given subcommand(s)
+      run           Run a command in a sandbox
+      diff          Show what a run changed in its workspace
+      apply         Write the changes of a run to its workspace
+      discard       Throw the changes of a run away
+      runs          List runs that go on or whose changes are kept
+      warm          Work with sandboxes that `run --warm` keeps ready
+      serve         Serve sandboxes to E2B's SDKs and to programs of your own
+      front         Stand before the servers of several machines as one: sandboxes are made where there
+                    is room, and found where they are
+      mcp           Give an agent host tools that run code in sandboxes: speaks the Model Context
+                    Protocol on standard input and output
+      key           Work with the keys of `serve`
+      template      Build templates of sandboxes, and look after them
+      image         Fetch images of containers, and look after them
+      volume        Make directories that outlive sandboxes, and look after them
+      vm            Prepare virtual machines for level `microvm`
+      create        Make a sandbox in the daemon, and print its id
+      ls            List the sandboxes of the daemon [alias: ps]
+      exec          Run a command in a sandbox of the daemon
+      cp            Copy files to a sandbox of the daemon, or from it
+      logs          Show what the daemon noted about a sandbox
+      stop          End sandboxes of the daemon [alias: kill]
+      rm            Remove sandboxes of the daemon that are paused, or with `--force` any
+      inspect       Show all that the daemon knows of sandboxes, as JSON
+      stats         Show what sandboxes of the daemon use
+      top           Show what sandboxes of the daemon use, again and again, the busiest first
+      pause         Pause sandboxes of the daemon
+      resume        Continue sandboxes of the daemon
+      fork          Make sandboxes in the daemon with the files of one that runs, and print their ids
+      snapshot      Make snapshots of sandboxes of the daemon, and look after them
+      checkpoint    Make a checkpoint of a sandbox of the daemon, to which it can be put back, and print
+                    its id
+      checkpoints   List the checkpoints of a sandbox of the daemon, or remove one
+      restore       Put a sandbox of the daemon back to a checkpoint: its processes end, and its files
+                    are those of then
+      browser       Work with browsers in sandboxes of the daemon, which Playwright, Puppeteer and
+                    others drive
+      desktop       Work with desktops in sandboxes of the daemon, whose screens are seen and driven in
+                    a browser
+      port          Print the address at which a port of a sandbox is reached
+      port-forward  Have ports of a sandbox at ports of this machine's loopback, until Ctrl-C
+      ssh           Enter a sandbox by OpenSSH's client, for a shell, a command or `-L`
+      ssh-config    Print what OpenSSH's configuration needs, so that `ssh`, `scp`, `sftp` and editors
+                    reach sandboxes as ID.offleash
+      sync          Bring a directory here and one in a sandbox to the same, one way
+      login         Try the key of a server, and keep it for `--host`
+      logout        Forget the keys that `login` kept
+      doctor        Say what this machine offers, what is missing, and how to mend it
+      self-check    Try each level that this machine offers with a real `true`, and say which work: what
+                    to do after an installation
+      explain       Say what would be decided about a path, variable, limit, system call or connection,
+                    and by which rule
+      tools         Work with the tools that a policy offers to code in sandboxes
+      approvals     Answer questions about calls of tools in sandboxes
+      policy        Work with policy files
+      audit         Check or show the audit log, or set it aside
+      completions   Print completions for a shell
+      man           Print the manual page of a command
+      help          Print this message or the help of the given subcommand(s)
 
     Options:
           --state <DIR>  Directory that keeps runs and the audit log [env: OFFLEASH_STATE=]
+          --host <URL>   Ask the server at URL, `https://HOST[:PORT]`, instead of this machine's. Its
+                         key is `OFFLEASH_API_KEY`, or what `offleash login` kept. Variable
+                         `OFFLEASH_HOST` says it, too
+          --ca <FILE>    With `--host`: trust the certificate authorities in FILE (PEM) beside the
+                         system's. Variable `OFFLEASH_CA` says it, too
+          --insecure     With `--host`: send the key without TLS also to others than this machine.
+                         Certificates are verified all the same
       -h, --help         Print help
       -V, --version      Print version
     ");

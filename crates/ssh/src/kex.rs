@@ -225,4 +225,91 @@ mod tests {
         assert!(matches!(refused, Err(SshError::NoneInCommon { .. })));
         assert!(client_offer(&offer(EXCHANGES[0], CIPHER, false)[..40]).is_err());
     }
+
+    /// The other side of an exchange; answers the hash, after the server's signature was verified.
+    async fn exchange_as_client<S: AsyncRead + AsyncWrite + Unpin>(
+        first: &[&[u8]],
+        reader: &mut PacketReader<tokio::io::ReadHalf<S>>,
+        writer: &mut PacketWriter<tokio::io::WriteHalf<S>>,
+    ) -> Option<Vec<u8>> {
+        let ours = offer(&format!("{},{STRICT_CLIENT}", EXCHANGES[0]), CIPHER, false);
+        writer.send(&ours).await.ok()?;
+        let theirs = reader.next().await.ok()??;
+        for packet in first {
+            writer.send(packet).await.ok()?;
+        }
+        let private = EphemeralPrivateKey::generate(&X25519, &SystemRandom::new()).unwrap();
+        let our_point = private.compute_public_key().unwrap();
+        let init = WireWriter::message(message::KEX_ECDH_INIT).string(our_point.as_ref());
+        writer.send(&init.0).await.ok()?;
+        let reply = reader.next().await.ok()??;
+        let mut fields = WireReader::new(&reply);
+        assert_eq!(fields.byte().unwrap(), message::KEX_ECDH_REPLY);
+        let (blob, their_point, signed) = (
+            fields.string().unwrap(),
+            fields.string().unwrap(),
+            fields.string().unwrap(),
+        );
+        let their_key = UnparsedPublicKey::new(&X25519, their_point);
+        let shared = agree_ephemeral(private, &their_key, |shared| WireWriter::default().mpint(shared).0).unwrap();
+        let hashed = WireWriter::default()
+            .string("SSH-2.0-client")
+            .string("SSH-2.0-server")
+            .string(&ours)
+            .string(&theirs);
+        let hashed = hashed
+            .string(blob)
+            .string(our_point.as_ref())
+            .string(their_point)
+            .raw(&shared);
+        let hash = digest(&SHA256, &hashed.0).as_ref().to_vec();
+        let mut key = WireReader::new(blob);
+        let mut signature = WireReader::new(signed);
+        assert_eq!((key.text().unwrap(), signature.text().unwrap()), (ALGORITHM, ALGORITHM));
+        let key = ring::signature::UnparsedPublicKey::new(&ring::signature::ED25519, key.string().unwrap());
+        key.verify(&hash, signature.string().unwrap()).unwrap();
+        assert_eq!(reader.next().await.ok()??, [message::NEWKEYS]);
+        reader.rekey(&derived(&shared, &hash, b'D', &hash), true);
+        writer.send(&[message::NEWKEYS]).await.ok()?;
+        writer.rekey(&derived(&shared, &hash, b'C', &hash), true);
+        Some(hash)
+    }
+
+    /// What becomes of an exchange in which a client says `first` before its half of the key.
+    async fn exchanged(first: &[&[u8]]) -> Result<Option<Vec<u8>>, SshError> {
+        let directory = tempfile::tempdir().unwrap();
+        let key = HostKey::kept(&directory.path().join("key")).unwrap();
+        let (server, client) = tokio::io::duplex(64 << 10);
+        let (reading, writing) = tokio::io::split(server);
+        let (mut reader, mut writer) = (PacketReader::new(reading), PacketWriter::new(writing));
+        let (reading, writing) = tokio::io::split(client);
+        let (mut their_reader, mut their_writer) = (PacketReader::new(reading), PacketWriter::new(writing));
+        let mut kex = KexSession::new(b"SSH-2.0-client".to_vec(), "SSH-2.0-server");
+        let serving = async {
+            kex.exchange(None, &key, &mut reader, &mut writer).await?;
+            writer.send(b"from the server").await?;
+            reader.next().await
+        };
+        let asking = async {
+            exchange_as_client(first, &mut their_reader, &mut their_writer).await?;
+            assert_eq!(their_reader.next().await.unwrap().unwrap(), b"from the server");
+            their_writer.send(b"from the client").await.ok()
+        };
+        tokio::select! {
+            // What was refused is not answered.
+            heard = serving => heard,
+            Some(()) = asking => reader.next().await,
+        }
+    }
+
+    #[test]
+    fn both_sides_have_the_same_keys_and_nothing_is_said_before() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            assert_eq!(exchanged(&[]).await.unwrap().unwrap(), b"from the client");
+            // A packet that would be passed over shifts the numbers of those that follow (CVE-2023-48795).
+            let shifted = exchanged(&[&[message::IGNORE, 0, 0, 0, 0]]).await;
+            assert!(matches!(shifted, Err(SshError::Protocol(_))), "{shifted:?}");
+        });
+    }
 }

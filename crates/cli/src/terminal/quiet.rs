@@ -1,7 +1,7 @@
 //! A line that is typed and not shown.
 
 use std::fs::File;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 
 use rustix::termios::{LocalModes, OptionalActions, Termios};
 
@@ -12,11 +12,11 @@ pub(crate) struct QuietTerminal {
     before: Termios,
 }
 
-/// Has a terminal not show what is typed, after `question` was written to it; `None` if `input` is none.
+/// Has a terminal not show what is typed; `None` if `input` is none.
 ///
 /// # Errors
 /// When the terminal cannot be set.
-pub(crate) fn without_echo(input: &File, question: &str) -> io::Result<Option<QuietTerminal>> {
+pub(crate) fn without_echo(input: &File) -> io::Result<Option<QuietTerminal>> {
     if !input.is_terminal() {
         return Ok(None);
     }
@@ -26,7 +26,6 @@ pub(crate) fn without_echo(input: &File, question: &str) -> io::Result<Option<Qu
     quiet.local_modes &= !LocalModes::ECHO;
     quiet.local_modes |= LocalModes::ECHONL | LocalModes::ICANON;
     rustix::termios::tcsetattr(&terminal, OptionalActions::Flush, &quiet)?;
-    write!(io::stderr().lock(), "{question}")?;
     Ok(Some(QuietTerminal { terminal, before }))
 }
 

@@ -19,8 +19,8 @@ struct OpenSsh<'a> {
 impl OpenSsh<'_> {
     fn command(&self, name: &str, arguments: &[&str]) -> Command {
         // With the environment of our own commands.
-        let mut command = crate::support::processes::through(&[], &self.server.site.offleash::<_, &str>([]));
-        let ours = std::mem::replace(&mut command, Command::new(name));
+        let ours = self.server.site.offleash::<_, &str>([]);
+        let mut command = Command::new(name);
         command
             .env_clear()
             .envs(ours.get_envs().filter_map(|(name, value)| Some((name, value?))));
