@@ -8,6 +8,7 @@ mod bucket;
 mod changes;
 mod desktop;
 mod doctor;
+mod end_signal;
 mod explain;
 mod failure;
 mod image;

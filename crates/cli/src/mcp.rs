@@ -15,10 +15,11 @@ use offleash_supervisor::lifecycle::open_state;
 use offleash_supervisor::templates;
 
 use crate::args::{McpArgs, SandboxArgs};
+use crate::end_signal::end_signal;
 use crate::failure::Failure;
 use crate::image::ImageSource;
 use crate::server_at::ServerAt;
-use crate::{image, serve, specify, terminal};
+use crate::{image, specify, terminal};
 
 /// How long a command may take where no limit says so.
 const MAX_LENGTH: Duration = Duration::from_secs(24 * 60 * 60);
@@ -99,7 +100,7 @@ fn through_server(arguments: &McpArgs, state: Option<&Path>) -> Result<ExitCode,
 }
 
 async fn converse(sandboxes: &Arc<LocalSandboxes>, longest: Duration) -> Result<(), Failure> {
-    let end = serve::end_signal()?;
+    let end = end_signal()?;
     let (input, output) = terminal::conversation();
     let spoken = tokio::select! {
         spoken = offleash_api::mcp::speak(Arc::clone(sandboxes), longest, input, output) => spoken,

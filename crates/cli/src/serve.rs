@@ -20,13 +20,14 @@ use offleash_daemon::{Daemon, DaemonConfig};
 use offleash_isolation::probe;
 use offleash_store::{HostIdentity, StateDirectory};
 use offleash_sys::rlimit::{LimitedResource, raise_soft};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 
 use self::builds::BuildTeller;
 use self::config::Config;
 pub(crate) use self::front::front;
 use self::journal::JsonLines;
 use crate::args::ServeArgs;
+use crate::end_signal::{end_signal, waiting};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -151,18 +152,6 @@ fn prepare_process() {
     let _protected = std::fs::write("/proc/self/oom_score_adj", "-500");
 }
 
-/// Resolves when somebody wants this process to end, to the signal that said so.
-pub(crate) fn end_signal() -> Result<impl Future<Output = &'static str>, Failure> {
-    let mut terminated = waiting(SignalKind::terminate())?;
-    let mut interrupted = waiting(SignalKind::interrupt())?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminated.recv() => "SIGTERM",
-            _ = interrupted.recv() => "SIGINT",
-        }
-    })
-}
-
 /// Reads the certificate again whenever somebody says so (SIGHUP). Without one nothing is to be done then for a service
 /// manager, which says so to reload; elsewhere a terminal is gone, and the signal ends the server as ever.
 fn renew_certificate(server: &Server, lines: &Arc<JsonLines>) -> Result<(), Failure> {
@@ -185,10 +174,6 @@ fn renew_certificate(server: &Server, lines: &Arc<JsonLines>) -> Result<(), Fail
         }
     });
     Ok(())
-}
-
-fn waiting(kind: SignalKind) -> Result<Signal, Failure> {
-    signal(kind).map_err(|error| Failure::new(format!("cannot wait for signals: {error}")))
 }
 
 /// What is to be pasted where the SDK runs.

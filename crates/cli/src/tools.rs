@@ -12,8 +12,8 @@ use offleash_supervisor::tools::{CommandAnswer, MAX_REQUEST, ToolBench, ToolsOrd
 use serde_json::{Value, json};
 
 use crate::args::{ToolCallArgs, ToolSourceArgs, ToolsCommand};
+use crate::end_signal::end_signal;
 use crate::failure::Failure;
-use crate::serve::end_signal;
 use crate::specify::{read_policy, tool_grants};
 use crate::terminal;
 

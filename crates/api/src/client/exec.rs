@@ -72,7 +72,7 @@ enum ExecAsk {
 #[derive(Debug)]
 pub struct Exec {
     news: mpsc::Receiver<Result<News, ClientError>>,
-    asks: Option<mpsc::UnboundedSender<ExecAsk>>,
+    input: Option<ExecInput>,
     shared: Arc<ExecShared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -110,7 +110,10 @@ impl Client {
             .map_err(local(STARTING))?;
         Ok(Exec {
             news,
-            asks: Some(asks),
+            input: Some(ExecInput {
+                asks,
+                shared: Arc::clone(&shared),
+            }),
             shared,
             thread: Some(thread),
         })
@@ -149,36 +152,41 @@ impl Exec {
 
     /// Gives input, at most [`Self::window`] bytes.
     pub fn input(&self, bytes: Vec<u8>) {
-        self.shared.unacknowledged.fetch_add(bytes.len(), Ordering::Relaxed);
-        self.ask(ExecAsk::Input(bytes));
+        if let Some(way) = self.way() {
+            way.send(bytes);
+        }
     }
 
     /// No input follows.
     pub fn close_input(&self) {
-        self.ask(ExecAsk::CloseInput);
+        if let Some(way) = self.way() {
+            way.close();
+        }
     }
 
     /// Sends a signal: `SIGHUP`, `SIGINT`, `SIGQUIT`, `SIGTERM` or `SIGKILL`.
     pub fn signal(&self, signal: i32) {
-        self.ask(ExecAsk::Signal(signal));
+        if let Some(way) = self.way() {
+            way.signal(signal);
+        }
     }
 
     /// Tells its terminal a size.
     pub fn resize(&self, size: TerminalSize) {
-        self.ask(ExecAsk::Resize(size));
+        if let Some(way) = self.way() {
+            way.resize(size);
+        }
     }
 
-    fn ask(&self, ask: ExecAsk) {
-        if let Some(asks) = &self.asks {
-            // Nobody takes it when the command has ended.
-            let _ended = asks.send(ask);
-        }
+    /// There is one until this is dropped.
+    fn way(&self) -> Option<&ExecInput> {
+        self.input.as_ref()
     }
 }
 
 impl Drop for Exec {
     fn drop(&mut self) {
-        self.asks = None;
+        self.input = None;
         self.news.close();
         if let Some(thread) = self.thread.take() {
             // It tells what went wrong as news.
@@ -240,8 +248,7 @@ pub struct ExecInput {
 impl ExecInput {
     /// Gives input, and waits until so much of it was taken that more may follow.
     pub async fn give(&self, bytes: Vec<u8>) {
-        self.shared.unacknowledged.fetch_add(bytes.len(), Ordering::Relaxed);
-        self.ask(ExecAsk::Input(bytes));
+        self.send(bytes);
         loop {
             let taken = self.shared.taken.notified();
             if self.asks.is_closed() || self.shared.unacknowledged.load(Ordering::Relaxed) < WINDOW {
@@ -252,6 +259,11 @@ impl ExecInput {
                 () = self.asks.closed() => return,
             }
         }
+    }
+
+    fn send(&self, bytes: Vec<u8>) {
+        self.shared.unacknowledged.fetch_add(bytes.len(), Ordering::Relaxed);
+        self.ask(ExecAsk::Input(bytes));
     }
 
     /// No input follows.

@@ -6,6 +6,7 @@ use offleash_api::client::{Client, ForwardNews, listen};
 use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::text::Text;
 
+use crate::end_signal::end_signal;
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -37,7 +38,7 @@ pub(super) fn forward(client: &Client, id: &str, ports: &[String]) -> Result<Exi
         listeners.push((listener, remote));
     }
     terminal::print(lines.as_bytes())?;
-    let end = client.within(crate::serve::end_signal)?;
+    let end = client.within(end_signal)?;
     client.forward(id, listeners, async { _ = end.await }, |news| {
         let ForwardNews::Failed { port, error } = news;
         if error.kind() != ErrorKind::NotFound {

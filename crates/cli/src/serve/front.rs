@@ -8,8 +8,9 @@ use offleash_api::{Front, FrontConfig, Listen, TlsFiles};
 
 use super::config::check_domain_flag;
 use super::journal::JsonLines;
-use super::{end_signal, explained, inherited, memory, prepare_process};
+use super::{explained, inherited, memory, prepare_process};
 use crate::args::{FrontArgs, ListenAt};
+use crate::end_signal::end_signal;
 use crate::failure::Failure;
 use crate::key::read_key;
 use crate::terminal;
