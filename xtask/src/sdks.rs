@@ -23,7 +23,7 @@ struct Sdk {
 
 /// Servers have been broken by what changed between releases, so old ones are tried as well: those that still make and
 /// connect to sandboxes by the first version of these calls.
-const SDKS: [Sdk; 15] = [
+const SDKS: [Sdk; 18] = [
     Sdk {
         name: "python",
         packages: &["e2b"],
@@ -63,6 +63,22 @@ const SDKS: [Sdk; 15] = [
         name: "javascript_desktop",
         packages: &["@e2b/desktop@latest"],
         inside: "node_modules/@e2b/desktop",
+    },
+    // Other APIs' clients, which doors of their own serve.
+    Sdk {
+        name: "python_daytona",
+        packages: &["daytona"],
+        inside: "daytona",
+    },
+    Sdk {
+        name: "javascript_daytona",
+        packages: &["@daytona/sdk@latest"],
+        inside: "node_modules/@daytona/sdk",
+    },
+    Sdk {
+        name: "python_piston",
+        packages: &["piston-rspy"],
+        inside: "piston_rspy",
     },
     // What our own library for Python is made on.
     Sdk {

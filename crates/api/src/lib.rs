@@ -6,13 +6,17 @@
 
 mod cells;
 pub mod client;
+mod commands;
 mod control;
+mod daytona;
 mod e2b;
 mod front;
 mod http;
 mod journal;
+mod languages;
 pub mod mcp;
 mod native;
+mod piston;
 mod routes;
 mod server;
 mod telemetry;

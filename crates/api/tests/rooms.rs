@@ -6,18 +6,25 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each room, and the rooms above it in this table that it may use: none uses what is below.
-const ROOMS: [(&str, &[&str]); 14] = [
+const ROOMS: [(&str, &[&str]); 18] = [
     ("journal", &[]),
     ("http", &["journal"]),
     ("telemetry", &["http", "journal"]),
     ("cells", &["http", "journal"]),
-    ("control", &["http", "journal", "telemetry"]),
+    ("commands", &["http", "telemetry"]),
+    ("languages", &["commands", "http", "journal"]),
+    ("control", &["commands", "http", "journal", "languages", "telemetry"]),
     ("e2b", &["cells", "control", "http", "journal", "telemetry"]),
-    ("native", &["cells", "control", "http", "telemetry"]),
+    ("native", &["cells", "commands", "control", "http", "telemetry"]),
+    ("piston", &["commands", "control", "http", "languages"]),
+    ("daytona", &["commands", "control", "http", "languages", "telemetry"]),
     ("mcp", &["cells", "control", "http", "journal"]),
     ("traffic", &["e2b", "http", "journal"]),
     ("client", &["e2b", "http", "mcp", "traffic"]),
-    ("routes", &["cells", "control", "e2b", "http", "native"]),
+    (
+        "routes",
+        &["cells", "control", "daytona", "e2b", "http", "native", "piston"],
+    ),
     ("ui", &["http"]),
     (
         "server",
@@ -25,6 +32,7 @@ const ROOMS: [(&str, &[&str]); 14] = [
             "control",
             "http",
             "journal",
+            "languages",
             "mcp",
             "routes",
             "telemetry",

@@ -32,6 +32,8 @@ mod crashes;
 mod desktops;
 #[path = "images/docker_registry.rs"]
 mod docker_registry;
+#[path = "e2b/doors.rs"]
+mod doors;
 #[path = "e2b/encrypted.rs"]
 mod encrypted;
 #[path = "e2b/envd.rs"]

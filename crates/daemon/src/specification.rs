@@ -283,7 +283,8 @@ fn check_env(env: &BTreeMap<String, String>) -> Result<(), DaemonError> {
     Ok(())
 }
 
-fn check_map(field: &'static str, map: &BTreeMap<String, String>) -> Result<(), DaemonError> {
+/// Fails for labels or variables that are more than a sandbox may have.
+pub(crate) fn check_map(field: &'static str, map: &BTreeMap<String, String>) -> Result<(), DaemonError> {
     if map.len() > MAX_ENTRIES {
         return Err(DaemonError::invalid(field, format!("more than {MAX_ENTRIES} entries")));
     }

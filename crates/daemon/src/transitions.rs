@@ -2,6 +2,7 @@
 //!
 //! What is going to be done is on record before the supervisor is asked, what came of it afterwards.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,11 +26,14 @@ use crate::registry::{EventKind, Quota, SandboxRow, SandboxState};
 use crate::request::NetworkSettings;
 use crate::sandboxes::{SandboxEntry, SandboxTurn, SandboxUseGuard};
 use crate::secrets::SecretStore;
-use crate::specification::Specification;
+use crate::specification::{Specification, check_map};
 use crate::view::{SandboxView, VisibleState};
 
 /// How long a guest may take to answer before it is said not to.
 const GUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What labels of ours begin with.
+const OWN_LABELS: &str = "offleash.";
 
 /// Changes sandboxes that are there.
 #[derive(Debug)]
@@ -107,6 +111,59 @@ impl SandboxChanger {
             core.registry
                 .write(&entry, Some(updated), |row| row.end_ms = end)
                 .await?;
+            core.sandboxes.note_end_changed();
+            Ok(())
+        };
+        self.core.jobs.detached(work).await
+    }
+
+    /// Replaces the labels of a sandbox. Those of ours stay: they say what it is.
+    ///
+    /// # Errors
+    /// `NotFound`, `Invalid` for labels of ours and for ones that are too large, `Store`.
+    pub(crate) async fn set_labels(
+        self: &Arc<Self>,
+        caller: &Caller,
+        id: &str,
+        labels: BTreeMap<String, String>,
+    ) -> Result<(), DaemonError> {
+        check_map("metadata", &labels)?;
+        if let Some(ours) = labels.keys().find(|label| label.starts_with(OWN_LABELS)) {
+            let why = format!("label `{}` is set when a sandbox is made", ours.escape_debug());
+            return Err(DaemonError::invalid("metadata", why));
+        }
+        let (entry, changer) = (self.core.sandboxes.find(caller, id)?, Arc::clone(self));
+        let updated = EventNote::new(EventKind::Updated, format!("{} changed its labels", who(caller)));
+        let work = async move {
+            let set = move |row: &mut SandboxRow| {
+                row.metadata.retain(|label, _| label.starts_with(OWN_LABELS));
+                row.metadata.extend(labels);
+            };
+            changer.core.registry.write(&entry, Some(updated), set).await?;
+            Ok(())
+        };
+        self.core.jobs.detached(work).await
+    }
+
+    /// Sets after how long a sandbox sleeps while nobody uses it; it never does if that is zero.
+    ///
+    /// # Errors
+    /// `NotFound`, `Conflict` while something else is being done with it, `Store`.
+    pub(crate) async fn set_idle(
+        self: &Arc<Self>,
+        caller: &Caller,
+        id: &str,
+        idle: Duration,
+    ) -> Result<(), DaemonError> {
+        let (entry, changer) = (self.core.sandboxes.find(caller, id)?, Arc::clone(self));
+        let line = format!("{} changed when it sleeps", who(caller));
+        let work = async move {
+            let _turn = entry.turn_at_once()?;
+            let mut changed = Specification::clone(&entry.specification());
+            changed.lifecycle.idle = Some(idle).filter(|idle| !idle.is_zero());
+            let updated = EventNote::new(EventKind::Updated, line);
+            let core = &changer.core;
+            core.registry.specify(&entry, changed, Some(updated)).await?;
             core.sandboxes.note_end_changed();
             Ok(())
         };

@@ -2,7 +2,7 @@
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
-use offleash_daemon::{Caller, Daemon, DaemonError};
+use offleash_daemon::{ApiKey, Caller, Daemon, DaemonError};
 
 use crate::http::peer::{ClientConnection, ClientPeer};
 
@@ -21,13 +21,13 @@ pub(super) fn caller(daemon: &Daemon, client: &ClientConnection, headers: &Heade
     }
 }
 
-/// The key that a request shows: `X-API-KEY`, or `Authorization: Bearer`.
+/// The key that a request shows: `X-API-KEY`, or `Authorization`, with `Bearer` or by itself.
 fn key(headers: &HeaderMap) -> Result<Option<&str>, DaemonError> {
     let named = headers.get_all(API_KEY).iter().map(|value| value.to_str().ok());
     let borne = headers
         .get_all(AUTHORIZATION)
         .iter()
-        .map(|value| bearer(value.to_str().ok()?));
+        .map(|value| borne(value.to_str().ok()?));
     let mut found = None;
     for key in named.chain(borne) {
         let key = key.ok_or(DaemonError::Unauthorized)?;
@@ -37,6 +37,12 @@ fn key(headers: &HeaderMap) -> Result<Option<&str>, DaemonError> {
         }
     }
     Ok(found)
+}
+
+/// The key of `Bearer KEY`, or one by itself, as Piston's clients show theirs.
+fn borne(value: &str) -> Option<&str> {
+    let is_key = || value.parse::<ApiKey>().is_ok();
+    bearer(value).or_else(|| is_key().then_some(value))
 }
 
 /// The token of `Bearer TOKEN`.
@@ -67,6 +73,8 @@ mod tests {
         assert_eq!(shown(&[("authorization", "Bearer k")]), k);
         assert_eq!(shown(&[("authorization", "bearer  k")]), k);
         assert_eq!(shown(&[("authorization", "Bearer k"), ("x-api-key", "k")]), k);
+        let whole = "e2b_0123456789abcdef0123456789abcdef01234567";
+        assert_eq!(shown(&[("authorization", whole)]), Ok(Some(whole.to_owned())));
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::http::failure;
 use crate::http::large::LargeAnswers;
 use crate::http::peer::ClientConnection;
 use crate::journal::Journal;
+use crate::languages::RuntimeCatalog;
 
 /// The daemon, as the APIs reach it.
 #[derive(Debug)]
@@ -34,6 +35,7 @@ pub(crate) struct ControlPlane {
     address: ServerAddress,
     large: LargeAnswers,
     keys: KeyService,
+    languages: RuntimeCatalog,
 }
 
 /// What a server is called.
@@ -46,13 +48,19 @@ pub(crate) struct ServerAddress {
 }
 
 impl ControlPlane {
-    pub(crate) fn new(daemon: Daemon, journal: Arc<dyn Journal>, address: ServerAddress) -> Self {
+    pub(crate) fn new(
+        daemon: Daemon,
+        journal: Arc<dyn Journal>,
+        address: ServerAddress,
+        languages: RuntimeCatalog,
+    ) -> Self {
         Self {
             keys: KeyService::new(daemon.config().state.clone()),
             daemon,
             journal,
             address,
             large: LargeAnswers::default(),
+            languages,
         }
     }
 
@@ -66,6 +74,11 @@ impl ControlPlane {
 
     pub(crate) fn keys(&self) -> &KeyService {
         &self.keys
+    }
+
+    /// Which languages programs can be written in.
+    pub(crate) fn languages(&self) -> &RuntimeCatalog {
+        &self.languages
     }
 
     pub(crate) fn address(&self) -> &ServerAddress {

@@ -4,8 +4,11 @@ use std::future::Future;
 
 use http::StatusCode;
 use offleash_daemon::{Caller, Daemon, DaemonError, ForkRequest, ForkResults, SandboxView};
+use offleash_supervisor::service::client::SupervisorClient;
+use offleash_supervisor::service::error::SupervisorError;
 
 use super::ApiRequest;
+use crate::commands::CommandFailure;
 use crate::http::answer::ApiRefusal;
 use crate::http::{destination, failure};
 use crate::telemetry::{self, SpanOperation};
@@ -47,6 +50,34 @@ impl ApiRequest<'_> {
                 Err(ApiRefusal::new(StatusCode::INTERNAL_SERVER_ERROR, told))
             }
         }
+    }
+
+    /// A sandbox of the caller's, with who does what is asked in it. One that sleeps is woken by this.
+    ///
+    /// # Errors
+    /// 404 for one that is another key's, 409 for one that is paused, and whatever the daemon refuses.
+    pub(crate) async fn own_sandbox(&self, given: &str) -> Result<(SandboxView, SupervisorClient), ApiRefusal> {
+        let id = self.sandbox_id(given)?;
+        // Only the owner of a sandbox may.
+        let view = self
+            .daemon()
+            .get(&self.caller, id)
+            .map_err(|error| self.refused(&error))?;
+        let supervisor = self.daemon().supervisor(id).await;
+        Ok((view, supervisor.map_err(|error| self.refused(&error))?))
+    }
+
+    /// What the caller is told when nothing came of a command in a sandbox of its own.
+    pub(crate) fn failed(&self, failure: &CommandFailure) -> ApiRefusal {
+        match failure {
+            CommandFailure::Daemon(error) => self.refused(error),
+            CommandFailure::Supervisor(error) => self.not_run(error),
+        }
+    }
+
+    /// What the caller is told of a command that was not run.
+    pub(crate) fn not_run(&self, error: &SupervisorError) -> ApiRefusal {
+        failure::refusal_of_supervisor(self.journal(), "the command was not run", error)
     }
 
     /// Makes forks for a caller who may make sandboxes.

@@ -25,6 +25,8 @@ const MAX_REMEMBERED: usize = 10_000;
 const REMEMBERED: Duration = Duration::from_secs(600);
 
 const RUN: &str = "/v1/run";
+/// What begins paths of Piston's API, all of which run something.
+const PISTON: &str = "/api/v2/";
 
 /// Which node was asked by whom under which idempotency key. It holds digests, and no key.
 #[derive(Debug, Default)]
@@ -137,7 +139,7 @@ pub(super) async fn create(
         match asked(nodes, number, client, &parts, body.clone()).await {
             Ok((answer, id)) => {
                 counted.settle(id);
-                let has_no_room = answer.status() == StatusCode::SERVICE_UNAVAILABLE && parts.uri.path() != RUN;
+                let has_no_room = answer.status() == StatusCode::SERVICE_UNAVAILABLE && !runs(parts.uri.path());
                 if !has_no_room {
                     return Ok(answer);
                 }
@@ -152,6 +154,11 @@ pub(super) async fn create(
             }
         }
     }
+}
+
+/// Whether a request has a command run, too, which may have begun.
+fn runs(path: &str) -> bool {
+    path == RUN || path.starts_with(PISTON)
 }
 
 /// Asks one node, and reads all that it answers.

@@ -40,12 +40,14 @@ pub(super) enum ListForm {
 }
 
 /// Below these the segment that follows is the id of a sandbox.
-const OF_SANDBOX: [&str; 6] = [
+const OF_SANDBOX: [&str; 8] = [
     "/v1/sandboxes/",
     "/v2/sandboxes/",
     "/sandboxes/",
     "/events/sandboxes/",
     "/v1/sessions/",
+    "/api/sandbox/",
+    "/api/toolbox/",
     destination::BROWSER_PREFIX,
 ];
 
@@ -73,6 +75,8 @@ pub(super) fn route(parts: &Parts, domain: Option<&str>) -> Result<FrontRoute, D
         (&Method::POST, "/sandboxes" | "/v2/sandboxes" | "/v1/sandboxes" | "/v1/run" | "/v1/sessions") => {
             FrontRoute::Create
         }
+        (&Method::POST, "/api/sandbox" | "/api/v2/execute" | "/api/v2/piston/execute") => FrontRoute::Create,
+        (&Method::GET, "/api/v2/runtimes" | "/api/v2/piston/runtimes" | "/api/v2/packages") => FrontRoute::Any,
         (&Method::GET, "/sandboxes") => FrontRoute::List(ListForm::Whole),
         (&Method::GET, "/v2/sandboxes") => FrontRoute::List(ListForm::Pages),
         (&Method::GET, "/v1/sandboxes") => FrontRoute::List(ListForm::Native),
@@ -106,6 +110,8 @@ mod tests {
             "/v2/sandboxes/i1/connect",
             "/v1/sandboxes/i1/run",
             "/v1/sessions/i1/release",
+            "/api/sandbox/i1/stop",
+            "/api/toolbox/i1/files/info?path=a",
             "/events/sandboxes/i1",
             "/_browser/i1",
             "/_port/i1/8000/a?b=c",
@@ -122,6 +128,10 @@ mod tests {
             (Method::GET, "/healthz", FrontRoute::Health),
             (Method::POST, "/sandboxes", FrontRoute::Create),
             (Method::POST, "/v1/run", FrontRoute::Create),
+            (Method::POST, "/api/sandbox", FrontRoute::Create),
+            (Method::POST, "/api/v2/execute", FrontRoute::Create),
+            (Method::GET, "/api/v2/runtimes", FrontRoute::Any),
+            (Method::GET, "/api/sandbox", FrontRoute::OfOneNode),
             (Method::GET, "/v2/sandboxes?limit=3", FrontRoute::List(ListForm::Pages)),
             (Method::GET, "/v1/version", FrontRoute::Version),
             (Method::GET, "/v1/names/a", FrontRoute::Name),

@@ -173,7 +173,7 @@ fn checked_id(id: &str, place: &'static str) -> Result<String, DestinationError>
 }
 
 /// The segments of a path that stand in place of those in braces of its route, in their order; empty where there are fewer.
-pub(crate) type PathSegments<'a> = [&'a str; 2];
+pub(crate) type PathSegments<'a> = [&'a str; 3];
 
 /// Whether `id` has the shape of a sandbox's id: it then is safe wherever it is written.
 pub(crate) fn is_id(id: &str) -> bool {

@@ -107,7 +107,7 @@ pub(crate) struct CellError {
 
 pub(crate) async fn execute(
     asked: &ApiRequest<'_>,
-    [given, context]: PathSegments<'_>,
+    [given, context, _]: PathSegments<'_>,
     body: RequestBody,
 ) -> Result<Response<Body>, ApiRefusal> {
     let contexts = of(asked, given).await?;

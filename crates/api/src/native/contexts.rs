@@ -109,7 +109,7 @@ pub(crate) async fn create(
 
 pub(crate) async fn get(
     asked: &ApiRequest<'_>,
-    [given, context]: PathSegments<'_>,
+    [given, context, _]: PathSegments<'_>,
 ) -> Result<Response<Body>, ApiRefusal> {
     let found = shown(asked, given).await?.get(context).await;
     let found = found.map_err(|error| refused(asked, &error))?;
@@ -118,7 +118,7 @@ pub(crate) async fn get(
 
 pub(crate) async fn remove(
     asked: &ApiRequest<'_>,
-    [given, context]: PathSegments<'_>,
+    [given, context, _]: PathSegments<'_>,
 ) -> Result<Response<Body>, ApiRefusal> {
     let removed = of(asked, given).await?.remove(context).await;
     done(asked, removed)
@@ -126,7 +126,7 @@ pub(crate) async fn remove(
 
 pub(crate) async fn restart(
     asked: &ApiRequest<'_>,
-    [given, context]: PathSegments<'_>,
+    [given, context, _]: PathSegments<'_>,
 ) -> Result<Response<Body>, ApiRefusal> {
     let restarted = of(asked, given).await?.restart(context).await;
     done(asked, restarted)
@@ -134,7 +134,7 @@ pub(crate) async fn restart(
 
 pub(crate) async fn interrupt(
     asked: &ApiRequest<'_>,
-    [given, context]: PathSegments<'_>,
+    [given, context, _]: PathSegments<'_>,
 ) -> Result<Response<Body>, ApiRefusal> {
     let interrupted = of(asked, given).await?.interrupt(context).await;
     done(asked, interrupted)

@@ -167,7 +167,7 @@ pub(crate) async fn list(asked: &ApiRequest<'_>, id: &str) -> Result<Response<Bo
 
 pub(crate) async fn signal(
     asked: &ApiRequest<'_>,
-    [id, pid]: PathSegments<'_>,
+    [id, pid, _]: PathSegments<'_>,
     body: RequestBody,
 ) -> Result<Response<Body>, ApiRefusal> {
     let SignalBody { signal, started } = body.read().await?;

@@ -12,6 +12,7 @@ use super::shapes::{LimitsAnswer, SandboxAnswer};
 use crate::control::{ApiRequest, snapshot_filter};
 use crate::http::answer::{self, ApiRefusal};
 use crate::http::body::Body;
+use crate::http::destination::PathSegments;
 use crate::http::json::RequestBody;
 use crate::http::{query, time};
 
@@ -235,7 +236,7 @@ pub(crate) fn list_checkpoints(asked: &ApiRequest<'_>, given: &str) -> Result<Re
 
 pub(crate) async fn remove_checkpoint(
     asked: &ApiRequest<'_>,
-    [given, checkpoint]: [&str; 2],
+    [given, checkpoint, _]: PathSegments<'_>,
 ) -> Result<Response<Body>, ApiRefusal> {
     let (id, which) = (asked.sandbox_id(given)?.to_owned(), query::decoded(checkpoint));
     asked

@@ -254,7 +254,7 @@ pub(crate) async fn calls(asked: &ApiRequest<'_>, id: &str) -> Result<Response<B
 
 pub(crate) async fn answer_call(
     asked: &ApiRequest<'_>,
-    [id, call]: PathSegments<'_>,
+    [id, call, _]: PathSegments<'_>,
     body: RequestBody,
 ) -> Result<Response<Body>, ApiRefusal> {
     let number = call

@@ -1,12 +1,15 @@
-//! The routes of E2B's control plane and of the native REST, in one table.
+//! The routes of E2B's control plane, of the native REST and of other APIs, in one table each.
 //!
 //! A row says everything about a route: its operation, method and path, who may call, how much its body may have, what
 //! answers, and what documents say of it. Requests are found in it, and the OpenAPI document, the reference in `docs/` and
 //! the tests of who may call are made from it.
 
+mod daytona;
+mod doors;
 mod e2b;
 mod native;
 mod openapi;
+mod piston;
 mod refused;
 mod summary;
 
@@ -135,7 +138,7 @@ pub(crate) async fn answer_by_token(
     parts: &Parts,
     body: Incoming,
 ) -> Result<Response<Body>, Incoming> {
-    let Ok((route, [first, second])) = find(&parts.method, parts.uri.path()) else {
+    let Ok((route, [first, second, _])) = find(&parts.method, parts.uri.path()) else {
         return Err(body);
     };
     let new_body = |body| RequestBody::new(body, route.max_body.unwrap_or(0));
@@ -195,6 +198,9 @@ fn find<'a>(method: &Method, path: &'a str) -> Result<(&'static RouteEntry, Path
     }
     // SDKs put their path behind an address that may end with a slash.
     let path = path.trim_start_matches('/');
+    if let Some(rest) = path.strip_prefix("api/") {
+        return doors::find(method, path, rest);
+    }
     found(&e2b::ROUTES, method, path).map_err(|missing| refused::of_e2b(method, path, missing))
 }
 
@@ -220,9 +226,20 @@ fn found<'a>(
     method: &Method,
     path: &'a str,
 ) -> Result<(&'static RouteEntry, PathSegments<'a>), MissingRoute> {
+    found_below("", routes, method, path)
+}
+
+/// Looks in one table, whose paths begin with `base`, for what is behind that.
+fn found_below<'a>(
+    base: &str,
+    routes: &'static [RouteEntry],
+    method: &Method,
+    path: &'a str,
+) -> Result<(&'static RouteEntry, PathSegments<'a>), MissingRoute> {
     let mut missing = MissingRoute::Nothing;
     for route in routes {
-        let Some(segments) = matched(route.path, path) else {
+        let pattern = route.path.strip_prefix(base).unwrap_or(route.path);
+        let Some(segments) = matched(pattern, path) else {
             continue;
         };
         if route.method == *method {
@@ -255,26 +272,26 @@ mod tests {
     use super::*;
 
     fn all() -> impl Iterator<Item = &'static RouteEntry> {
-        e2b::ROUTES.iter().chain(&native::ROUTES)
+        summary::all()
     }
 
     #[test]
     fn requests_find_their_route() {
         for (method, path, operation, segments) in [
-            (Method::POST, "/v1/run", "Run", ["", ""]),
-            (Method::GET, "/v1/sandboxes/i1", "GetSandbox", ["i1", ""]),
+            (Method::POST, "/v1/run", "Run", ["", "", ""]),
+            (Method::GET, "/v1/sandboxes/i1", "GetSandbox", ["i1", "", ""]),
             (
                 Method::POST,
                 "/v1/sandboxes/i1/contexts/c2/restart",
                 "RestartContext",
-                ["i1", "c2"],
+                ["i1", "c2", ""],
             ),
-            (Method::DELETE, "/v1/keys/", "RevokeKey", ["", ""]),
-            (Method::POST, "/sandboxes", "E2bCreateSandboxFirst", ["", ""]),
-            (Method::POST, "/v2/sandboxes", "E2bCreateSandbox", ["", ""]),
-            (Method::GET, "//sandboxes/i1", "E2bGetSandbox", ["i1", ""]),
-            (Method::GET, "/sandboxes/", "E2bGetSandbox", ["", ""]),
-            (Method::GET, "/templates/aliases/a", "E2bFindTemplate", ["a", ""]),
+            (Method::DELETE, "/v1/keys/", "RevokeKey", ["", "", ""]),
+            (Method::POST, "/sandboxes", "E2bCreateSandboxFirst", ["", "", ""]),
+            (Method::POST, "/v2/sandboxes", "E2bCreateSandbox", ["", "", ""]),
+            (Method::GET, "//sandboxes/i1", "E2bGetSandbox", ["i1", "", ""]),
+            (Method::GET, "/sandboxes/", "E2bGetSandbox", ["", "", ""]),
+            (Method::GET, "/templates/aliases/a", "E2bFindTemplate", ["a", "", ""]),
         ] {
             let (route, found) = find(&method, path).unwrap();
             assert_eq!((route.operation, found), (operation, segments), "{method} {path}");

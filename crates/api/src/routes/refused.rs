@@ -29,7 +29,8 @@ pub(super) fn of_e2b(method: &Method, path: &str, missing: MissingRoute) -> ApiR
     missing.refusal(method)
 }
 
-fn begins(path: &str, beginning: &str) -> bool {
+/// Whether the segments of `path` begin with those of `beginning`.
+pub(super) fn begins(path: &str, beginning: &str) -> bool {
     let mut given = path.split('/');
     beginning.split('/').all(|expected| given.next() == Some(expected))
 }

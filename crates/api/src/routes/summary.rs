@@ -2,7 +2,7 @@
 
 use offleash_daemon::Scope;
 
-use super::{RouteEntry, RouteHandler, e2b, native};
+use super::{RouteEntry, RouteHandler, daytona, e2b, native, piston};
 
 /// What there is to say about a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,11 +44,13 @@ impl RouteSummary {
     }
 }
 
-/// Every route: those of E2B's control plane, then those of the native REST.
+/// Every route: those of E2B's control plane, of Piston and of Daytona, then those of the native REST.
 pub fn route_summaries() -> Vec<RouteSummary> {
-    e2b::ROUTES
-        .iter()
-        .chain(&native::ROUTES)
-        .map(RouteSummary::of)
-        .collect()
+    all().map(RouteSummary::of).collect()
+}
+
+/// The same, as they are answered.
+pub(super) fn all() -> impl Iterator<Item = &'static RouteEntry> {
+    let doors = piston::ROUTES.iter().chain(&daytona::ROUTES);
+    e2b::ROUTES.iter().chain(doors).chain(&native::ROUTES)
 }

@@ -27,6 +27,8 @@ pub struct ServerConfig {
     /// Whether `/metrics` asks for a key even of programs on this machine: where a proxy stands in front that does not say
     /// so.
     pub metrics_need_key: bool,
+    /// Templates whose languages programs may be written in, beside those of the base.
+    pub language_templates: Vec<String>,
     /// How many connections there may be at once, but for those of the owner's own socket.
     pub max_connections: usize,
     /// How many of them from one address; never more than three quarters of all.
@@ -50,6 +52,7 @@ impl ServerConfig {
             domain: None,
             allow_origins: Vec::new(),
             metrics_need_key: false,
+            language_templates: Vec::new(),
             max_connections: 16 * 1024,
             max_connections_per_address: 4096,
             max_connections_per_sandbox: 512,

@@ -30,6 +30,7 @@ use crate::http::clients::{ClientSlots, TooManyClients};
 use crate::http::destination;
 use crate::http::guard::OriginGuard;
 use crate::journal::{Event, Journal};
+use crate::languages::RuntimeCatalog;
 use crate::mcp::http::McpService;
 use crate::telemetry::Telemetry;
 use crate::traffic::TrafficService;
@@ -93,7 +94,12 @@ impl Server {
         let state = Arc::new(ServerState {
             traffic: TrafficService::new(daemon.clone(), Arc::clone(&journal), config.max_connections_per_sandbox),
             mcp: McpService::new(daemon.clone(), Arc::clone(&journal)),
-            control: ControlPlane::new(daemon, Arc::clone(&journal), address),
+            control: ControlPlane::new(
+                daemon,
+                Arc::clone(&journal),
+                address,
+                RuntimeCatalog::new(config.language_templates),
+            ),
             entrance,
             journal,
             telemetry,

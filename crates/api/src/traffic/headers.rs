@@ -7,7 +7,7 @@ use http::header::{
 };
 use http::{HeaderMap, Uri};
 
-use super::{PortTarget, TRAFFIC_TOKEN, keys};
+use super::{PREVIEW_TOKEN, PortTarget, TRAFFIC_TOKEN, keys};
 use crate::http::destination;
 use crate::http::peer::ClientConnection;
 
@@ -23,7 +23,13 @@ const HOP_BY_HOP: [HeaderName; 7] = [
 ];
 
 /// What is between the client and us.
-const OURS: [&str; 4] = [TRAFFIC_TOKEN, "x-access-token", "e2b-sandbox-id", "e2b-sandbox-port"];
+const OURS: [&str; 5] = [
+    TRAFFIC_TOKEN,
+    PREVIEW_TOKEN,
+    "x-access-token",
+    "e2b-sandbox-id",
+    "e2b-sandbox-port",
+];
 
 /// What a program can say for all that has our address: a browser keeps it by host, and cookies whatever the port.
 ///

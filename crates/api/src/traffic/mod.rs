@@ -38,6 +38,8 @@ use crate::http::peer::ClientConnection;
 use crate::journal::Journal;
 
 const TRAFFIC_TOKEN: &str = "e2b-traffic-access-token";
+/// What Daytona's clients show it in.
+const PREVIEW_TOKEN: &str = "x-daytona-preview-token";
 
 /// How long a signature that names no sandbox waits to be looked at, and when to ask again.
 const SIGNATURE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -320,8 +322,8 @@ fn check_traffic_token(access: &AccessRules, headers: &HeaderMap) -> Result<(), 
     let Some(expected) = &access.traffic_token else {
         return Ok(());
     };
-    let given = headers.get(TRAFFIC_TOKEN).and_then(|token| token.to_str().ok());
-    check_token(expected, given)
+    let given = headers.get(TRAFFIC_TOKEN).or_else(|| headers.get(PREVIEW_TOKEN));
+    check_token(expected, given.and_then(|token| token.to_str().ok()))
 }
 
 fn check_token(expected: &str, given: Option<&str>) -> Result<(), TrafficRefusal> {

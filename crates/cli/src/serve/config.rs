@@ -109,6 +109,7 @@ fn server(arguments: &ServeArgs, table: &Server) -> Result<ServerConfig, Wrong> 
     config.allow_origins = origins.iter().chain(&arguments.allow_origin).cloned().collect();
     set(&mut config.max_connections, table.max_connections);
     set(&mut config.metrics_need_key, table.metrics_need_key);
+    set(&mut config.language_templates, table.language_templates.clone());
     set(
         &mut config.max_connections_per_address,
         table.max_connections_per_address,

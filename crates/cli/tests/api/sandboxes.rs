@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 
+use offleash_api::route_summaries;
 use rustix::process::{Pid, Signal};
 use serde_json::json;
 
@@ -32,6 +33,10 @@ pub(crate) fn run(server: &Server, key: &str, id: &str, line: &str) -> String {
     assert_eq!(result["exit_code"], 0, "{answer:?}");
     result["stdout"].as_str().unwrap().to_owned()
 }
+
+/// What every route of Daytona's takes that has a body.
+const DAYTONA_BODY: &str = r#"{"command":"true","code":"1","sessionId":"s","labels":{},"name":"n","path":"p","paths":["p"],
+    "files":["p"],"pattern":"p","newValue":"","key":"k","value":"v","url":"u","author":"a","email":"e","data":""}"#;
 
 #[test]
 fn a7_another_keys_sandbox_does_not_exist_on_any_route() {
@@ -75,6 +80,20 @@ fn a7_another_keys_sandbox_does_not_exist_on_any_route() {
         ("DELETE /sandboxes/ID", ""),
     ] {
         server.ask(&other, &line.replace("ID", &id), body).assert_refused(404);
+    }
+    // Daytona's door has many routes of a sandbox.
+    for route in route_summaries() {
+        if !route.path.starts_with("/api/") || !route.path.contains("{id}") {
+            continue;
+        }
+        let others = ["{minutes}", "{port}", "{session}", "{command}"];
+        let path = others
+            .iter()
+            .fold(route.path.replace("{id}", &id), |path, other| path.replace(other, "1"));
+        let body = if route.max_body.is_some() { DAYTONA_BODY } else { "" };
+        let answer = server.ask(&other, &format!("{} {path}", route.method), body);
+        answer.assert_refused(404);
+        assert!(!answer.body.contains("no such route"), "{path}: {answer:?}");
     }
     let events = server.ask(&other, &format!("GET /events/sandboxes/{id}"), "");
     assert!(events.status == 404 || events.json() == json!([]), "{events:?}");

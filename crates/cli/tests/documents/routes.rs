@@ -12,10 +12,14 @@ fn routes_document() -> String {
          that has not the\nscope is refused with 403, another method with 405, a larger body with 413. A scope has those before it: `read`, \
          `create`, `admin`.\n\n`/mcp`, `/healthz`, `/readyz`, `/metrics` and the services of sandboxes are in [serve.md](serve.md).\n"
     );
-    let (native, e2b): (Vec<_>, Vec<_>) = route_summaries()
+    let (native, others): (Vec<_>, Vec<_>) = route_summaries()
         .into_iter()
         .partition(|route| route.path.starts_with("/v1/"));
+    let (doors, e2b): (Vec<_>, Vec<_>) = others.into_iter().partition(|route| route.path.starts_with("/api/"));
+    let (piston, daytona): (Vec<_>, Vec<_>) = doors.into_iter().partition(|route| route.path.starts_with("/api/v2/"));
     table(&mut text, "The control plane of E2B", &e2b);
+    table(&mut text, "Piston's API", &piston);
+    table(&mut text, "Daytona's API", &daytona);
     table(&mut text, "The native REST", &native);
     text.push_str("\n`GET /v1/openapi.json` describes what these take and answer.\n");
     text

@@ -58,6 +58,9 @@ impl Kit {
         let python = name.starts_with("python");
         let inside = match name {
             "python_mcp" => "mcp",
+            "python_daytona" => "daytona",
+            "python_piston" => "piston_rspy",
+            "javascript_daytona" => "node_modules/@daytona/sdk",
             _ if python => "e2b",
             _ => "node_modules/e2b",
         };
@@ -75,7 +78,7 @@ impl Kit {
         let mut command = if self.python {
             self.python(&place.join(PYTHON[0].0))
         } else {
-            self.node(place)
+            self.node(place, &place.join(JAVASCRIPT[0].0))
         };
         command.args(modules).current_dir(place);
         command
@@ -98,14 +101,14 @@ impl Kit {
         command
     }
 
-    /// Runs the cases in JavaScript: what a file imports is looked for from where the file is.
-    fn node(&self, place: &Path) -> Command {
+    /// Runs a script of JavaScript's in `place`: what a file imports is looked for from where the file is.
+    pub(crate) fn node(&self, place: &Path, script: &Path) -> Command {
         let link = place.join("node_modules");
         if !link.exists() {
             std::os::unix::fs::symlink(self.directory.join("node_modules"), link).unwrap();
         }
         let mut command = Command::new("node");
-        command.arg(place.join(JAVASCRIPT[0].0));
+        command.arg(script);
         command
     }
 }

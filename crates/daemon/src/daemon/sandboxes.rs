@@ -1,5 +1,6 @@
 //! What callers ask of sandboxes.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use offleash_core::id::SandboxName;
@@ -230,6 +231,29 @@ impl Daemon {
         let time = timeout(seconds, self.config())?;
         caller.require(Scope::Create)?;
         self.services.changer.resume(caller, id, time, ResumeMode::Reboot).await
+    }
+
+    /// Replaces the labels of a sandbox; those that begin with `offleash.` stay as they are.
+    ///
+    /// # Errors
+    /// `NotFound`, `Forbidden`, `Invalid`.
+    pub async fn set_labels(
+        &self,
+        caller: &Caller,
+        id: &str,
+        labels: BTreeMap<String, String>,
+    ) -> Result<(), DaemonError> {
+        caller.require(Scope::Create)?;
+        self.services.changer.set_labels(caller, id, labels).await
+    }
+
+    /// Sets after how long a sandbox sleeps while nobody uses it; never, if that is zero.
+    ///
+    /// # Errors
+    /// `NotFound`, `Forbidden`, `Conflict` while something else is being done with it.
+    pub async fn set_idle(&self, caller: &Caller, id: &str, idle: Duration) -> Result<(), DaemonError> {
+        caller.require(Scope::Create)?;
+        self.services.changer.set_idle(caller, id, idle).await
     }
 
     /// Replaces what a running sandbox may reach. Who may reach it stays as it was.

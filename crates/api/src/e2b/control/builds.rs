@@ -16,6 +16,7 @@ use super::done;
 use crate::control::{ApiRequest, ControlPlane};
 use crate::http::answer::{self, ApiRefusal};
 use crate::http::body::Body;
+use crate::http::destination::PathSegments;
 use crate::http::json::RequestBody;
 use crate::http::{failure, query, time};
 
@@ -144,7 +145,7 @@ impl BuildStart {
 
 pub(crate) async fn start(
     asked: &ApiRequest<'_>,
-    [template, build]: [&str; 2],
+    [template, build, _]: PathSegments<'_>,
     body: RequestBody,
 ) -> Result<Response<Body>, ApiRefusal> {
     let start: BuildStart = body.read().await?;
@@ -191,7 +192,10 @@ fn least(pairs: &[(String, String)]) -> Result<usize, ApiRefusal> {
     }
 }
 
-pub(crate) async fn status(asked: &ApiRequest<'_>, [template, build]: [&str; 2]) -> Result<Response<Body>, ApiRefusal> {
+pub(crate) async fn status(
+    asked: &ApiRequest<'_>,
+    [template, build, _]: PathSegments<'_>,
+) -> Result<Response<Body>, ApiRefusal> {
     let pairs = query::pairs(asked.query());
     let from = query::number(&pairs, "logsOffset", 0..=u64::MAX)?.unwrap_or(0);
     let limit = query::number(&pairs, "limit", 0..=MAX_LOG_PAGE)?.unwrap_or(MAX_LOG_PAGE);
@@ -226,7 +230,10 @@ pub(crate) async fn status(asked: &ApiRequest<'_>, [template, build]: [&str; 2])
     Ok(answer::json(StatusCode::OK, &shown))
 }
 
-pub(crate) async fn logs(asked: &ApiRequest<'_>, [template, build]: [&str; 2]) -> Result<Response<Body>, ApiRefusal> {
+pub(crate) async fn logs(
+    asked: &ApiRequest<'_>,
+    [template, build, _]: PathSegments<'_>,
+) -> Result<Response<Body>, ApiRefusal> {
     let pairs = query::pairs(asked.query());
     let from = query::number(&pairs, "cursor", 0..=time::LATEST * 1000)?.map(time::of_unix_ms);
     let limit = query::number(&pairs, "limit", 0..=MAX_LOG_PAGE)?.unwrap_or(MAX_LOG_PAGE);
@@ -265,7 +272,10 @@ pub(crate) async fn logs(asked: &ApiRequest<'_>, [template, build]: [&str; 2]) -
 }
 
 /// Says whether an archive is here, or where it is to be put.
-pub(crate) async fn file(asked: &ApiRequest<'_>, [template, hash]: [&str; 2]) -> Result<Response<Body>, ApiRefusal> {
+pub(crate) async fn file(
+    asked: &ApiRequest<'_>,
+    [template, hash, _]: PathSegments<'_>,
+) -> Result<Response<Body>, ApiRefusal> {
     let (template, hash) = (query::decoded(template), query::decoded(hash));
     let known = asked.daemon().build_upload(&asked.caller, &template, &hash).await;
     let UploadState { present, token } = known.map_err(|error| asked.refused(&error))?;

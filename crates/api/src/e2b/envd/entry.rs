@@ -3,25 +3,16 @@
 use offleash_protocol::files::{ChangeKind, FileEntry, WatchedChange};
 
 use super::messages::filesystem::{EntryInfo, EventType, FileType, FilesystemEvent};
-use super::path::{name, text};
 use crate::e2b::connect::Timestamp;
-
-/// Types of files in `st_mode` (inode(7)).
-const TYPE: u32 = 0o170_000;
-const SOCKET: u32 = 0o140_000;
-const LINK: u32 = 0o120_000;
-const REGULAR: u32 = 0o100_000;
-const BLOCK: u32 = 0o060_000;
-const DIRECTORY_TYPE: u32 = 0o040_000;
-const CHARACTER: u32 = 0o020_000;
-const FIFO: u32 = 0o010_000;
+use crate::http::file_mode::{FileKind, permissions};
+use crate::http::path::{name, text};
 
 /// An entry as the SDKs read it.
 ///
 /// For a link, type and mode are those of where it leads; name, size and permissions are its own. A link that leads
 /// nowhere is a `SYMLINK`: an entry of unknown type is one that the SDKs leave out of lists.
 pub(super) fn entry_info(entry: &FileEntry) -> EntryInfo {
-    let is_symlink = entry.mode & TYPE == LINK;
+    let is_symlink = FileKind::of(entry.mode) == FileKind::Link;
     let target_mode = entry.target.as_ref().and_then(|target| target.mode);
     let (kind, mode) = match (is_symlink, target_mode) {
         (false, _) => (file_type(entry.mode), entry.mode),
@@ -80,51 +71,12 @@ pub(super) fn event(change: &WatchedChange) -> Option<FilesystemEvent> {
 }
 
 fn file_type(mode: u32) -> FileType {
-    match mode & TYPE {
-        REGULAR => FileType::File,
-        DIRECTORY_TYPE => FileType::Directory,
-        LINK => FileType::Symlink,
-        _ => FileType::Unspecified,
+    match FileKind::of(mode) {
+        FileKind::Regular => FileType::File,
+        FileKind::Directory => FileType::Directory,
+        FileKind::Link => FileType::Symlink,
+        FileKind::Other => FileType::Unspecified,
     }
-}
-
-/// Type and permissions in one word, as Go writes them (<https://pkg.go.dev/io/fs#FileMode.String>).
-fn permissions(mode: u32) -> String {
-    const BITS: &str = "rwxrwxrwx";
-    let mut word = String::with_capacity(12);
-    match mode & TYPE {
-        DIRECTORY_TYPE => word.push('d'),
-        LINK => word.push('L'),
-        BLOCK => word.push('D'),
-        CHARACTER => word.push_str("Dc"),
-        FIFO => word.push('p'),
-        SOCKET => word.push('S'),
-        _ => {}
-    }
-    // The order of Go's letters: "dalTLDpSugct?", of which `c` comes before `t`.
-    let is_character = word == "Dc";
-    if is_character {
-        word.pop();
-    }
-    for (bit, letter) in [(0o4000, 'u'), (0o2000, 'g')] {
-        if mode & bit != 0 {
-            word.push(letter);
-        }
-    }
-    if is_character {
-        word.push('c');
-    }
-    if mode & 0o1000 != 0 {
-        word.push('t');
-    }
-    if word.is_empty() {
-        word.push('-');
-    }
-    for (place, letter) in BITS.chars().enumerate() {
-        let is_set = mode & (0o400 >> place) != 0;
-        word.push(if is_set { letter } else { '-' });
-    }
-    word
 }
 
 #[cfg(test)]
@@ -132,26 +84,6 @@ mod tests {
     use offleash_protocol::files::LinkTarget;
 
     use super::*;
-
-    #[test]
-    fn permissions_are_written_as_go_writes_them() {
-        for (mode, expected) in [
-            (0o100_644, "-rw-r--r--"),
-            (0o040_755, "drwxr-xr-x"),
-            (0o120_777, "Lrwxrwxrwx"),
-            (0o041_777, "dtrwxrwxrwx"),
-            (0o104_755, "urwxr-xr-x"),
-            (0o102_755, "grwxr-xr-x"),
-            (0o106_711, "ugrwx--x--x"),
-            (0o020_666, "Dcrw-rw-rw-"),
-            (0o060_660, "Drw-rw----"),
-            (0o010_600, "prw-------"),
-            (0o140_755, "Srwxr-xr-x"),
-            (0o100_000, "----------"),
-        ] {
-            assert_eq!(permissions(mode), expected, "{mode:o}");
-        }
-    }
 
     #[test]
     fn a_link_has_the_type_of_its_target_and_its_own_permissions() {

@@ -5,10 +5,10 @@ use offleash_supervisor::service::error::SupervisorError;
 use rustix::io::Errno;
 use serde::Serialize;
 
-use super::path::PathError;
 use crate::e2b::connect::{ConnectCode, ConnectError, StreamEnd};
 use crate::http::answer;
 use crate::http::body::Body;
+use crate::http::path::PathError;
 
 /// Why a call to a sandbox's services did not succeed.
 #[derive(Debug)]

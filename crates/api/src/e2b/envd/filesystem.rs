@@ -19,12 +19,12 @@ use super::messages::filesystem::{
     RemoveResponse, RemoveWatcherRequest, RemoveWatcherResponse, StatRequest, StatResponse, WatchDirRequest,
     WatchDirResponse, WatchStart,
 };
-use super::path::{PathStart, below};
 use super::{SandboxAccess, headers, read, unary};
 use crate::e2b::connect::{
     CallKind, ConnectCall, ConnectCode, ConnectError, MessageFrames, MessageSender, StreamEnd, refuse, stream,
 };
 use crate::http::body::Body;
+use crate::http::path::{PathStart, below};
 
 /// What is kept of what a program says about why it failed.
 const MAX_MESSAGE_LENGTH: usize = 1024;

@@ -12,14 +12,11 @@ mod headers;
 mod listing;
 mod measures;
 mod messages;
-mod multipart;
-mod path;
 mod process;
 mod range;
 #[cfg(test)]
 mod recorded_tests;
 mod signature;
-mod source;
 mod watchers;
 
 use std::collections::BTreeMap;

@@ -23,13 +23,13 @@ use super::messages::process::{
     SendInputRequest, SendInputResponse, SendSignalRequest, SendSignalResponse, StartEvent, StartRequest,
     StartResponse, StreamInputRequest, StreamInputResponse, UpdateRequest, UpdateResponse,
 };
-use super::path::{PathStart, text};
 use super::{SandboxAccess, headers, read, unary};
 use crate::e2b::connect::{
     CallKind, ConnectCall, ConnectCode, ConnectError, ConnectMessage, MessageCodec, MessageFrames, MessageSender,
     StreamEnd, refuse, stream,
 };
 use crate::http::body::Body;
+use crate::http::path::{PathStart, text};
 use crate::telemetry::{SpanOperation, WorkSpan};
 
 /// Most bytes of output in one event.

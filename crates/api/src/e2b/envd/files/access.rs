@@ -6,9 +6,9 @@ use http::{Method, Request, StatusCode, Uri};
 use sha2::Sha256;
 
 use super::super::headers::{TokenMatch, token};
-use super::super::path::{MAX_PATH_LENGTH, PathError};
 use super::super::signature::{SignedRequest, SpanOperation, is_shaped, same, signature};
 use crate::http::answer::ApiRefusal;
+use crate::http::path::{MAX_PATH_LENGTH, PathError};
 use crate::http::query;
 
 /// Longest name of a user that a URL may have: Linux takes none that is longer (LOGIN_NAME_MAX).

@@ -19,11 +19,11 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::super::filesystem::FileCaller;
 use super::super::headers::wants_gzip;
-use super::super::path::name;
 use super::super::range::{FilePart, FileVersion, is_conditional, part};
 use super::{FileFailure, wrong_method};
 use crate::http::body::{self, Body};
 use crate::http::driven::{BodyFeed, driven};
+use crate::http::path::name;
 use crate::http::query;
 
 /// Gives a file, or a part of it.

@@ -14,13 +14,13 @@ use serde::Serialize;
 
 use super::super::filesystem::FileCaller;
 use super::super::headers::{Pairs, metadata};
-use super::super::multipart::{FormError, UploadForm, boundary};
-use super::super::path::{below, name, text};
-use super::super::source::{PackedUpload, SourceError, UploadSource};
 use super::FileFailure;
 use crate::http::answer;
 use crate::http::body::Body;
+use crate::http::multipart::{FormError, UploadForm, boundary};
+use crate::http::path::{below, name, text};
 use crate::http::query;
+use crate::http::source::{PackedUpload, SourceError, UploadSource};
 
 /// The field of a form that a file is in.
 const FIELD: &[u8] = b"file";

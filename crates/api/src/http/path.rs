@@ -3,11 +3,11 @@
 //! Strings are joined and nothing else: what a path leads to is found out inside the sandbox, by its own process.
 
 /// Longest path that Linux takes (PATH_MAX, with the byte that ends it).
-pub(super) const MAX_PATH_LENGTH: usize = 4095;
+pub(crate) const MAX_PATH_LENGTH: usize = 4095;
 
 /// Where a path points, as far as it says by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum PathStart {
+pub(crate) enum PathStart {
     /// The whole path, as it was written.
     Absolute(Vec<u8>),
     /// Below the home of the user.
@@ -16,7 +16,7 @@ pub(super) enum PathStart {
 
 /// Why a path is no path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum PathError {
+pub(crate) enum PathError {
     #[error("the path contains a NUL byte")]
     Nul,
     #[error("the path is longer than {MAX_PATH_LENGTH} bytes")]
@@ -27,7 +27,7 @@ pub(super) enum PathError {
 
 impl PathStart {
     /// Reads a path; an empty one is the home.
-    pub(super) fn parse(path: &[u8]) -> Result<Self, PathError> {
+    pub(crate) fn parse(path: &[u8]) -> Result<Self, PathError> {
         if path.contains(&0) {
             return Err(PathError::Nul);
         }
@@ -48,7 +48,7 @@ impl PathStart {
 ///
 /// # Errors
 /// `TooLong` if the whole is no path any more.
-pub(super) fn below(home: &str, rest: &[u8]) -> Result<Vec<u8>, PathError> {
+pub(crate) fn below(home: &str, rest: &[u8]) -> Result<Vec<u8>, PathError> {
     let mut parts: Vec<&[u8]> = Vec::new();
     for part in home
         .as_bytes()
@@ -78,7 +78,7 @@ pub(super) fn below(home: &str, rest: &[u8]) -> Result<Vec<u8>, PathError> {
 }
 
 /// The last part of a path, for people.
-pub(super) fn name(path: &[u8]) -> String {
+pub(crate) fn name(path: &[u8]) -> String {
     let trimmed = path
         .iter()
         .rposition(|byte| *byte != b'/')
@@ -91,7 +91,7 @@ pub(super) fn name(path: &[u8]) -> String {
 }
 
 /// Bytes of a sandbox as text; what is no text is replaced.
-pub(super) fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 

@@ -3,8 +3,7 @@
 use bytes::{Buf as _, Bytes, BytesMut};
 use memchr::memmem::Finder;
 
-use super::headers::Pairs;
-use super::source::{SourceError, UploadSource};
+use crate::http::source::{SourceError, UploadSource};
 
 /// Bytes that the fields before a part may take.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
@@ -13,7 +12,7 @@ const MAX_BOUNDARY_LENGTH: usize = 200;
 
 /// Why a form cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum FormError {
+pub(crate) enum FormError {
     #[error(transparent)]
     Source(#[from] SourceError),
     #[error("error reading form: {0}")]
@@ -22,11 +21,11 @@ pub(super) enum FormError {
 
 /// What is said before a part.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct FormPart {
+pub(crate) struct FormPart {
     /// The field of the form.
-    pub(super) name: Vec<u8>,
+    pub(crate) name: Vec<u8>,
     /// What the client calls the file; directories and all.
-    pub(super) file_name: Option<Vec<u8>>,
+    pub(crate) file_name: Option<Vec<u8>>,
 }
 
 /// Where the reader is.
@@ -42,7 +41,7 @@ enum FormPosition {
 
 /// A form that is being read.
 #[derive(Debug)]
-pub(super) struct UploadForm<'s, S> {
+pub(crate) struct UploadForm<'s, S> {
     source: &'s mut S,
     buffer: BytesMut,
     delimiter: Finder<'static>,
@@ -50,7 +49,7 @@ pub(super) struct UploadForm<'s, S> {
 }
 
 /// The boundary that a content type names.
-pub(super) fn boundary(content_type: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn boundary(content_type: &[u8]) -> Option<Vec<u8>> {
     let (kind, parameters) = split_parameters(content_type);
     if !kind.to_ascii_lowercase().starts_with(b"multipart/") {
         return None;
@@ -60,7 +59,7 @@ pub(super) fn boundary(content_type: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl<'s, S: UploadSource> UploadForm<'s, S> {
-    pub(super) fn new(source: &'s mut S, boundary: &[u8]) -> Self {
+    pub(crate) fn new(source: &'s mut S, boundary: &[u8]) -> Self {
         let delimiter = [b"\r\n--", boundary].concat();
         Self {
             source,
@@ -72,7 +71,7 @@ impl<'s, S: UploadSource> UploadForm<'s, S> {
     }
 
     /// The next part; what is left of the one before is passed over. `None` behind the last one.
-    pub(super) async fn next_part(&mut self) -> Result<Option<FormPart>, FormError> {
+    pub(crate) async fn next_part(&mut self) -> Result<Option<FormPart>, FormError> {
         while self.data().await?.is_some() {}
         if self.at == FormPosition::End {
             return Ok(None);
@@ -107,7 +106,7 @@ impl<'s, S: UploadSource> UploadForm<'s, S> {
     }
 
     /// The next bytes of the part; `None` at its end.
-    pub(super) async fn data(&mut self) -> Result<Option<Bytes>, FormError> {
+    pub(crate) async fn data(&mut self) -> Result<Option<Bytes>, FormError> {
         if self.at != FormPosition::Data {
             return Ok(None);
         }
@@ -164,7 +163,7 @@ fn part(head: &[u8]) -> FormPart {
 }
 
 /// A value with its parameters: `form-data; name="file"; filename="a"`.
-fn split_parameters(value: &[u8]) -> (&[u8], Pairs) {
+fn split_parameters(value: &[u8]) -> (&[u8], Vec<(Vec<u8>, Vec<u8>)>) {
     let end = value.iter().position(|byte| *byte == b';').unwrap_or(value.len());
     let (first, mut rest) = value.split_at(end);
     let mut parameters = Vec::new();

@@ -19,7 +19,7 @@ const IDLE: Duration = Duration::from_secs(120);
 
 /// Why an upload cannot be read to its end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum SourceError {
+pub(crate) enum SourceError {
     /// The client stopped.
     #[error("reading the request: {0}")]
     Broken(String),
@@ -32,14 +32,14 @@ pub(super) enum SourceError {
 }
 
 /// Pieces of an upload, in order.
-pub(super) trait UploadSource {
+pub(crate) trait UploadSource {
     /// The next piece, which is never empty; `None` at the end.
     async fn piece(&mut self) -> Result<Option<Bytes>, SourceError>;
 }
 
 /// A request's body.
 #[derive(Debug)]
-pub(super) struct PlainUpload<B> {
+pub(crate) struct PlainUpload<B> {
     body: B,
 }
 
@@ -63,14 +63,14 @@ where
 
 /// A request's body, unpacked if it is packed.
 #[derive(Debug)]
-pub(super) struct PackedUpload<B> {
+pub(crate) struct PackedUpload<B> {
     plain: PlainUpload<B>,
     unpacking: Option<UploadUnpacker>,
 }
 
 impl<B> PackedUpload<B> {
     /// A body as it is.
-    pub(super) fn plain(body: B) -> Self {
+    pub(crate) fn plain(body: B) -> Self {
         Self {
             plain: PlainUpload { body },
             unpacking: None,
@@ -78,7 +78,7 @@ impl<B> PackedUpload<B> {
     }
 
     /// A body that is packed with gzip.
-    pub(super) fn gzip(body: B) -> Self {
+    pub(crate) fn gzip(body: B) -> Self {
         Self {
             plain: PlainUpload { body },
             unpacking: Some(UploadUnpacker {
@@ -96,7 +96,7 @@ where
 {
     /// Takes what is left of the packed or plain bytes, up to `most`, so that a client that still sends can read
     /// the answer.
-    pub(super) async fn drain(&mut self, most: usize) {
+    pub(crate) async fn drain(&mut self, most: usize) {
         let mut taken = 0;
         while taken < most
             && let Ok(Some(piece)) = self.plain.piece().await
@@ -165,7 +165,7 @@ fn packed_wrong(error: std::io::Error) -> SourceError {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use flate2::Compression;
     use flate2::write::GzEncoder;
     use http_body_util::{Full, StreamBody};
@@ -173,7 +173,7 @@ pub(super) mod tests {
     use super::*;
 
     /// A body that arrives in pieces of `size` bytes.
-    pub(in super::super) fn in_pieces(
+    pub(crate) fn in_pieces(
         bytes: &[u8],
         size: usize,
     ) -> impl Body<Data = Bytes, Error = std::convert::Infallible> + Unpin + use<> {
@@ -197,7 +197,7 @@ pub(super) mod tests {
         }
     }
 
-    pub(in super::super) fn block_on<T>(work: impl Future<Output = T>) -> T {
+    pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
         tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()

@@ -1,0 +1,707 @@
+//! Repositories in a sandbox, worked with by the `git` that it has.
+//!
+//! What callers give is never an option: it stands behind `--`, or is refused if it begins with a dash.
+
+use std::collections::BTreeMap;
+
+use data_encoding::BASE64;
+use http::{Response, StatusCode};
+use serde::{Deserialize, Serialize};
+
+use super::done;
+use super::toolbox::{ToolCommand, Toolbox, failed};
+use crate::commands::{CommandOutcome, OutputBounds, output_text};
+use crate::control::ApiRequest;
+use crate::http::answer::{self, ApiRefusal};
+use crate::http::body::Body;
+use crate::http::json::RequestBody;
+
+/// What git may say.
+const MAX_SAID: usize = 4 * 1024 * 1024;
+/// Commits of a history, the latest.
+const MAX_COMMITS: &str = "--max-count=1000";
+/// How long it may take to speak with another machine.
+const REMOTE_MS: u64 = 600_000;
+const LOCAL_MS: u64 = 120_000;
+/// What stands between fields of a commit and between commits: what no text of git's has.
+const FORMAT: &str = "--format=%H%x1f%an%x1f%ae%x1f%aI%x1f%B%x1e";
+
+/// A path, and what else most requests have.
+#[derive(Debug, Default, Deserialize)]
+struct Asked {
+    path: Option<String>,
+    files: Option<Vec<String>>,
+    name: Option<String>,
+    branch: Option<String>,
+    url: Option<String>,
+    remote: Option<String>,
+    message: Option<String>,
+    author: Option<String>,
+    email: Option<String>,
+    username: Option<String>,
+    password: Option<String>,
+    commit_id: Option<String>,
+    depth: Option<u32>,
+    allow_empty: Option<bool>,
+    insecure_skip_tls: Option<bool>,
+    set_upstream: Option<bool>,
+    fetch: Option<bool>,
+    overwrite: Option<bool>,
+    bare: Option<bool>,
+    initial_branch: Option<String>,
+    mode: Option<String>,
+    target: Option<String>,
+    source: Option<String>,
+    staged: Option<bool>,
+    worktree: Option<bool>,
+    key: Option<String>,
+    value: Option<String>,
+    scope: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct CommitAnswer {
+    hash: String,
+}
+
+#[derive(Debug, Serialize)]
+struct BranchesAnswer {
+    branches: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    current: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct RemoteAnswer {
+    name: String,
+    url: String,
+}
+
+#[derive(Debug, Serialize)]
+struct RemotesAnswer {
+    remotes: Vec<RemoteAnswer>,
+}
+
+#[derive(Debug, Serialize)]
+struct ConfigAnswer {
+    value: Option<String>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct CommitInfo {
+    hash: String,
+    author: String,
+    email: String,
+    message: String,
+    timestamp: String,
+}
+
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StatusAnswer {
+    current_branch: String,
+    ahead: i64,
+    behind: i64,
+    branch_published: bool,
+    detached: bool,
+    upstream: String,
+    file_status: Vec<FileStatus>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct FileStatus {
+    name: String,
+    extra: String,
+    staging: &'static str,
+    worktree: &'static str,
+}
+
+/// A repository of a sandbox.
+struct Repository<'a> {
+    toolbox: Toolbox<'a>,
+    path: String,
+    asked: Asked,
+}
+
+impl<'a> Repository<'a> {
+    /// That of a request with a body.
+    async fn of(asked: &'a ApiRequest<'a>, given: &str, body: RequestBody) -> Result<Self, ApiRefusal> {
+        let body: Asked = body.read().await?;
+        let toolbox = Toolbox::open(asked, given).await?;
+        Self::at(toolbox, body)
+    }
+
+    /// That of a request which names it in the query.
+    async fn in_query(asked: &'a ApiRequest<'a>, given: &str) -> Result<Self, ApiRefusal> {
+        let toolbox = Toolbox::open(asked, given).await?;
+        let asked = Asked {
+            path: toolbox.given("path"),
+            ..Asked::default()
+        };
+        Self::at(toolbox, asked)
+    }
+
+    fn at(toolbox: Toolbox<'a>, asked: Asked) -> Result<Self, ApiRefusal> {
+        let path = toolbox.resolve_or_here(asked.path.as_deref().unwrap_or_default())?;
+        Ok(Self {
+            toolbox,
+            path: output_text(path),
+            asked,
+        })
+    }
+
+    /// Runs git in it.
+    async fn run(&self, words: &[&str]) -> Result<CommandOutcome, ApiRefusal> {
+        let place = ["git", "-C", &self.path];
+        let argv = place.iter().chain(words).map(|word| (*word).to_owned());
+        self.run_with(argv.collect(), BTreeMap::new(), LOCAL_MS).await
+    }
+
+    async fn run_with(
+        &self,
+        argv: Vec<String>,
+        env: BTreeMap<String, String>,
+        timeout_ms: u64,
+    ) -> Result<CommandOutcome, ApiRefusal> {
+        let mut all = env;
+        // Nobody is there to be asked, and messages are read by programs.
+        all.insert("GIT_TERMINAL_PROMPT".to_owned(), "0".to_owned());
+        all.insert("LC_ALL".to_owned(), "C".to_owned());
+        let command = ToolCommand {
+            argv,
+            env: all,
+            timeout_ms: Some(timeout_ms),
+            bounds: OutputBounds {
+                of_stream: MAX_SAID,
+                ..OutputBounds::default()
+            },
+            ..ToolCommand::default()
+        };
+        self.toolbox.run(command).await
+    }
+
+    /// Runs git, which must succeed; answers what it wrote.
+    async fn git(&self, words: &[&str]) -> Result<String, ApiRefusal> {
+        said(self.run(words).await?)
+    }
+
+    /// The same with another machine, with the name and password that were given.
+    async fn git_remote(&self, words: Vec<String>) -> Result<(), ApiRefusal> {
+        let env = credentials(&self.asked);
+        let argv = std::iter::once("git".to_owned()).chain(words).collect();
+        said(self.run_with(argv, env, REMOTE_MS).await?)?;
+        Ok(())
+    }
+}
+
+/// What git wrote, if it succeeded.
+fn said(outcome: CommandOutcome) -> Result<String, ApiRefusal> {
+    match outcome.exit_code {
+        Some(0) if outcome.truncated => Err(ApiRefusal::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "there is more than an answer may have",
+        )),
+        Some(0) => Ok(output_text(outcome.stdout)),
+        Some(127) => Err(ApiRefusal::unsupported("repositories in a sandbox without `git` are")),
+        _ if outcome.timed_out => Err(ApiRefusal::new(StatusCode::REQUEST_TIMEOUT, "git took too long")),
+        _ => Err(failed(&outcome)),
+    }
+}
+
+/// Variables by which git signs in: they are no arguments, which other programs can read.
+fn credentials(asked: &Asked) -> BTreeMap<String, String> {
+    let mut set = Vec::new();
+    if let (Some(name), Some(password)) = (&asked.username, &asked.password) {
+        let pair = BASE64.encode(format!("{name}:{password}").as_bytes());
+        set.push(("http.extraHeader", format!("Authorization: Basic {pair}")));
+    }
+    if asked.insecure_skip_tls == Some(true) {
+        set.push(("http.sslVerify", "false".to_owned()));
+    }
+    let mut env = BTreeMap::from([("GIT_CONFIG_COUNT".to_owned(), set.len().to_string())]);
+    for (number, (key, value)) in set.into_iter().enumerate() {
+        env.insert(format!("GIT_CONFIG_KEY_{number}"), key.to_owned());
+        env.insert(format!("GIT_CONFIG_VALUE_{number}"), value);
+    }
+    env
+}
+
+/// A word that must be there and is no option.
+fn word<'w>(field: &str, given: &'w Option<String>) -> Result<&'w str, ApiRefusal> {
+    let given = given.as_deref().filter(|word| !word.is_empty());
+    let given = given.ok_or_else(|| ApiRefusal::bad_request(format!("{field}: there must be one")))?;
+    match given.starts_with('-') || given.contains('\0') {
+        true => Err(ApiRefusal::bad_request(format!("{field}: it must not begin with `-`"))),
+        false => Ok(given),
+    }
+}
+
+/// The same, if it is there.
+fn word_if<'w>(field: &str, given: &'w Option<String>) -> Result<Option<&'w str>, ApiRefusal> {
+    match given.as_deref() {
+        None | Some("") => Ok(None),
+        Some(_) => word(field, given).map(Some),
+    }
+}
+
+pub(crate) async fn clone(
+    asked: &ApiRequest<'_>,
+    given: &str,
+    body: RequestBody,
+) -> Result<Response<Body>, ApiRefusal> {
+    let repository = Repository::of(asked, given, body).await?;
+    let wanted = &repository.asked;
+    let mut words = vec!["clone".to_owned(), "--quiet".to_owned()];
+    if let Some(branch) = word_if("branch", &wanted.branch)? {
+        words.extend(["--branch".to_owned(), branch.to_owned()]);
+    }
+    let commit = word_if("commit_id", &wanted.commit_id)?;
+    if let Some(depth) = wanted.depth.filter(|depth| *depth > 0) {
+        words.push(format!("--depth={depth}"));
+    }
+    words.extend([
+        "--".to_owned(),
+        word("url", &wanted.url)?.to_owned(),
+        repository.path.clone(),
+    ]);
+    repository.git_remote(words).await?;
+    if let Some(commit) = commit {
+        repository.git(&["checkout", "--quiet", commit]).await?;
+    }
+    Ok(done(StatusCode::OK))
+}
+
+pub(crate) async fn init(asked: &ApiRequest<'_>, given: &str, body: RequestBody) -> Result<Response<Body>, ApiRefusal> {
+    let repository = Repository::of(asked, given, body).await?;
+    let branch = word_if("initial_branch", &repository.asked.initial_branch)?;
+    let mut words = vec!["git".to_owned(), "init".to_owned(), "--quiet".to_owned()];
+    words.extend(branch.map(|branch| format!("--initial-branch={branch}")));
+    if repository.asked.bare == Some(true) {
+        words.push("--bare".to_owned());
+    }
+    words.extend(["--".to_owned(), repository.path.clone()]);
+    said(repository.run_with(words, BTreeMap::new(), LOCAL_MS).await?)?;
+    Ok(done(StatusCode::CREATED))
+}
+
+pub(crate) async fn add(asked: &ApiRequest<'_>, given: &str, body: RequestBody) -> Result<Response<Body>, ApiRefusal> {
+    let repository = Repository::of(asked, given, body).await?;
+    let files = repository.asked.files.as_deref().unwrap_or_default();
+    if files.is_empty() {
+        return Err(ApiRefusal::bad_request("files: there must be at least one"));
+    }
+    let files = files.iter().map(String::as_str);
+    let words: Vec<&str> = ["add", "--"].into_iter().chain(files).collect();
+    repository.git(&words).await?;
+    Ok(done(StatusCode::OK))
+}
+
+pub(crate) async fn commit(
+    asked: &ApiRequest<'_>,
+    given: &str,
+    body: RequestBody,
+) -> Result<Response<Body>, ApiRefusal> {
+    let repository = Repository::of(asked, given, body).await?;
+    let wanted = &repository.asked;
+    let (author, email) = (word("author", &wanted.author)?, word("email", &wanted.email)?);
+    let message = wanted.message.as_deref().unwrap_or_default();
+    let (name, address) = (format!("user.name={author}"), format!("user.email={email}"));
+    let message = format!("--message={message}");
+    let mut words = vec!["-c", &name, "-c", &address, "commit", "--quiet", &message];
+    if wanted.allow_empty == Some(true) {
+        words.push("--allow-empty");
+    }
+    repository.git(&words).await?;
+    let hash = repository.git(&["rev-parse", "HEAD"]).await?.trim().to_owned();
+    Ok(answer::json(StatusCode::OK, &CommitAnswer { hash }))
+}
+
+pub(crate) async fn status(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
+    let repository = Repository::in_query(asked, given).await?;
+    let words = ["status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all"];
+    let said = repository.git(&words).await?;
+    Ok(answer::json(StatusCode::OK, &status_of(&said)))
+}
+
+pub(crate) async fn history(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
+    let repository = Repository::in_query(asked, given).await?;
+    let said = repository.git(&["log", MAX_COMMITS, FORMAT]).await?;
+    let commits: Vec<CommitInfo> = said.split('\x1e').filter_map(commit_of).collect();
+    Ok(answer::json(StatusCode::OK, &commits))
+}
+
+pub(crate) async fn branches(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
+    let repository = Repository::in_query(asked, given).await?;
+    let said = repository
+        .git(&["for-each-ref", "--format=%(refname:short)", "refs/heads"])
+        .await?;
+    let current = repository.run(&["symbolic-ref", "--quiet", "--short", "HEAD"]).await?;
+    let current = (current.exit_code == Some(0)).then(|| output_text(current.stdout).trim().to_owned());
+    let mut branches: Vec<String> = said.lines().map(str::to_owned).collect();
+    if branches.is_empty() {
+        // Before the first commit there is the one that will be.
+        branches.extend(current.clone());
+    }
+    Ok(answer::json(StatusCode::OK, &BranchesAnswer { branches, current }))
+}
+
+pub(crate) async fn create_branch(
+    asked: &ApiRequest<'_>,
+    given: &str,
+    body: RequestBody,
+) -> Result<Response<Body>, ApiRefusal> {
+    let repository = Repository::of(asked, given, body).await?;
+    let name = word("name", &repository.asked.name)?;
+    repository.git(&["checkout", "--quiet", "-b", name, "--"]).await?;
+    Ok(done(StatusCode::CREATED))
+}
+
+pub(crate) async fn delete_branch(
+    asked: &ApiRequest<'_>,
+    given: &str,
+    body: RequestBody,
+) -> Result<Response<Body>, ApiRefusal> {
+    let repository = Repository::of(asked, given, body).await?;
+    let name = word("name", &repository.asked.name)?;
+    repository.git(&["branch", "--quiet", "-D", "--", name]).await?;
+    Ok(done(StatusCode::NO_CONTENT))
+}
+
+pub(crate) async fn checkout(
+    asked: &ApiRequest<'_>,
+    given: &str,
+    body: RequestBody,
+) -> Result<Response<Body>, ApiRefusal> {
+    let repository = Repository::of(asked, given, body).await?;
+    let branch = word("branch", &repository.asked.branch)?;
+    repository.git(&["checkout", "--quiet", branch, "--"]).await?;
+    Ok(done(StatusCode::OK))
+}
+
+pub(crate) async fn push(asked: &ApiRequest<'_>, given: &str, body: RequestBody) -> Result<Response<Body>, ApiRefusal> {
+    let repository = Repository::of(asked, given, body).await?;
+    let options = match repository.asked.set_upstream {
+        Some(true) => &["--quiet", "--set-upstream"][..],
+        _ => &["--quiet"],
+    };
+    with_remote(&repository, "push", options).await
+}
+
+pub(crate) async fn pull(asked: &ApiRequest<'_>, given: &str, body: RequestBody) -> Result<Response<Body>, ApiRefusal> {
+    let repository = Repository::of(asked, given, body).await?;
+    with_remote(&repository, "pull", &["--quiet"]).await
+}
+
+async fn with_remote(repository: &Repository<'_>, verb: &str, options: &[&str]) -> Result<Response<Body>, ApiRefusal> {
+    let wanted = &repository.asked;
+    let branch = word_if("branch", &wanted.branch)?;
+    let remote = word_if("remote", &wanted.remote)?;
+    let mut words = vec!["-C".to_owned(), repository.path.clone(), verb.to_owned()];
+    words.extend(options.iter().map(|option| (*option).to_owned()));
+    if branch.is_some() || remote.is_some() || wanted.set_upstream == Some(true) {
+        words.push(remote.unwrap_or("origin").to_owned());
+        words.push(branch.unwrap_or("HEAD").to_owned());
+    }
+    repository.git_remote(words).await?;
+    Ok(done(StatusCode::OK))
+}
+
+pub(crate) async fn reset(
+    asked: &ApiRequest<'_>,
+    given: &str,
+    body: RequestBody,
+) -> Result<Response<Body>, ApiRefusal> {
+    let repository = Repository::of(asked, given, body).await?;
+    let wanted = &repository.asked;
+    let target = word_if("target", &wanted.target)?.unwrap_or("HEAD");
+    let files = wanted.files.as_deref().unwrap_or_default().iter().map(String::as_str);
+    let mode = match wanted.mode.as_deref() {
+        None | Some("" | "mixed") => "--mixed",
+        Some("soft") => "--soft",
+        Some("hard") => "--hard",
+        Some("merge") => "--merge",
+        Some("keep") => "--keep",
+        Some(_) => {
+            return Err(ApiRefusal::bad_request(
+                "mode: expected soft, mixed, hard, merge or keep",
+            ));
+        }
+    };
+    let has_files = files.clone().next().is_some();
+    let options = if has_files {
+        vec!["reset", "--quiet"]
+    } else {
+        vec!["reset", "--quiet", mode]
+    };
+    let words: Vec<&str> = options.into_iter().chain([target, "--"]).chain(files).collect();
+    repository.git(&words).await?;
+    Ok(done(StatusCode::OK))
+}
+
+pub(crate) async fn restore(
+    asked: &ApiRequest<'_>,
+    given: &str,
+    body: RequestBody,
+) -> Result<Response<Body>, ApiRefusal> {
+    let repository = Repository::of(asked, given, body).await?;
+    let wanted = &repository.asked;
+    let source = word_if("source", &wanted.source)?.map(|source| format!("--source={source}"));
+    let mut words = vec!["restore", "--quiet"];
+    words.extend(source.as_deref());
+    if wanted.staged == Some(true) {
+        words.push("--staged");
+    }
+    if wanted.worktree == Some(true) {
+        words.push("--worktree");
+    }
+    words.push("--");
+    words.extend(wanted.files.as_deref().unwrap_or_default().iter().map(String::as_str));
+    repository.git(&words).await?;
+    Ok(done(StatusCode::OK))
+}
+
+pub(crate) async fn remotes(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
+    let repository = Repository::in_query(asked, given).await?;
+    let said = repository.git(&["remote", "--verbose"]).await?;
+    let fetched = said.lines().filter_map(|line| {
+        let (name, rest) = line.split_once('\t')?;
+        let url = rest.strip_suffix(" (fetch)")?;
+        Some(RemoteAnswer {
+            name: name.to_owned(),
+            url: url.to_owned(),
+        })
+    });
+    let remotes = fetched.collect();
+    Ok(answer::json(StatusCode::OK, &RemotesAnswer { remotes }))
+}
+
+pub(crate) async fn add_remote(
+    asked: &ApiRequest<'_>,
+    given: &str,
+    body: RequestBody,
+) -> Result<Response<Body>, ApiRefusal> {
+    let repository = Repository::of(asked, given, body).await?;
+    let wanted = &repository.asked;
+    let (name, url) = (word("name", &wanted.name)?, word("url", &wanted.url)?);
+    if wanted.overwrite == Some(true) {
+        // There may be none.
+        let _removed = repository.run(&["remote", "remove", name]).await?;
+    }
+    repository.git(&["remote", "add", "--", name, url]).await?;
+    if wanted.fetch == Some(true) {
+        let words = ["-C", &repository.path, "fetch", "--quiet", name].map(str::to_owned);
+        repository.git_remote(words.to_vec()).await?;
+    }
+    Ok(done(StatusCode::CREATED))
+}
+
+pub(crate) async fn get_config(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
+    let repository = Repository::in_query(asked, given).await?;
+    let key = Some(repository.toolbox.required("key")?);
+    let scope = scope(repository.toolbox.given("scope").as_deref())?;
+    let outcome = repository.run(&["config", scope, "--get", word("key", &key)?]).await?;
+    let value = match outcome.exit_code {
+        // A code of 1 is that there is none.
+        Some(1) => None,
+        _ => Some(said(outcome)?.trim_end_matches('\n').to_owned()),
+    };
+    Ok(answer::json(StatusCode::OK, &ConfigAnswer { value }))
+}
+
+pub(crate) async fn set_config(
+    asked: &ApiRequest<'_>,
+    given: &str,
+    body: RequestBody,
+) -> Result<Response<Body>, ApiRefusal> {
+    let repository = Repository::of(asked, given, body).await?;
+    let wanted = &repository.asked;
+    let value = wanted.value.as_deref().unwrap_or_default();
+    let scope = scope(wanted.scope.as_deref())?;
+    repository
+        .git(&["config", scope, "--replace-all", word("key", &wanted.key)?, value])
+        .await?;
+    Ok(done(StatusCode::OK))
+}
+
+pub(crate) async fn set_user(
+    asked: &ApiRequest<'_>,
+    given: &str,
+    body: RequestBody,
+) -> Result<Response<Body>, ApiRefusal> {
+    let repository = Repository::of(asked, given, body).await?;
+    let wanted = &repository.asked;
+    let scope = scope(wanted.scope.as_deref())?;
+    repository
+        .git(&["config", scope, "user.name", word("name", &wanted.name)?])
+        .await?;
+    repository
+        .git(&["config", scope, "user.email", word("email", &wanted.email)?])
+        .await?;
+    Ok(done(StatusCode::OK))
+}
+
+fn scope(given: Option<&str>) -> Result<&'static str, ApiRefusal> {
+    match given {
+        None | Some("" | "global") => Ok("--global"),
+        Some("local") => Ok("--local"),
+        Some("system") => Ok("--system"),
+        Some(_) => Err(ApiRefusal::bad_request("scope: expected global, local or system")),
+    }
+}
+
+/// What `git status --porcelain=v2 --branch -z` says (git-status(1)).
+fn status_of(said: &str) -> StatusAnswer {
+    let mut status = StatusAnswer::default();
+    let mut lines = said.split('\0');
+    while let Some(line) = lines.next() {
+        let Some((kind, rest)) = line.split_once(' ') else {
+            continue;
+        };
+        match kind {
+            "#" => note_branch(&mut status, rest),
+            "1" | "2" | "u" => {
+                let fields = match kind {
+                    "1" => 8,
+                    "2" => 9,
+                    _ => 10,
+                };
+                let mut words = rest.splitn(fields, ' ');
+                let (Some(states), Some(name)) = (words.next(), words.last()) else {
+                    continue;
+                };
+                // A file that was renamed is followed by what it was called.
+                let before = (kind == "2").then(|| lines.next().unwrap_or_default());
+                let mut states = states.chars();
+                let (staging, worktree) = (states.next().unwrap_or('.'), states.next().unwrap_or('.'));
+                status.file_status.push(FileStatus {
+                    name: name.to_owned(),
+                    extra: before.unwrap_or_default().to_owned(),
+                    staging: if kind == "u" { UNMERGED } else { state_word(staging) },
+                    worktree: if kind == "u" { UNMERGED } else { state_word(worktree) },
+                });
+            }
+            "?" => status.file_status.push(FileStatus {
+                name: rest.to_owned(),
+                extra: String::new(),
+                staging: UNTRACKED,
+                worktree: UNTRACKED,
+            }),
+            _ => {}
+        }
+    }
+    status
+}
+
+const UNMERGED: &str = "Updated but unmerged";
+const UNTRACKED: &str = "Untracked";
+
+fn note_branch(status: &mut StatusAnswer, line: &str) {
+    match line.split_once(' ') {
+        Some(("branch.head", "(detached)")) => {
+            status.detached = true;
+            "HEAD".clone_into(&mut status.current_branch);
+        }
+        Some(("branch.head", head)) => head.clone_into(&mut status.current_branch),
+        Some(("branch.upstream", upstream)) => {
+            status.branch_published = true;
+            upstream.clone_into(&mut status.upstream);
+        }
+        Some(("branch.ab", counts)) => {
+            let mut counts = counts.split(' ').map(|count| count.parse().unwrap_or(0));
+            status.ahead = counts.next().unwrap_or(0);
+            status.behind = -counts.next().unwrap_or(0);
+        }
+        _ => {}
+    }
+}
+
+fn state_word(state: char) -> &'static str {
+    match state {
+        'M' | 'T' => "Modified",
+        'A' => "Added",
+        'D' => "Deleted",
+        'R' => "Renamed",
+        'C' => "Copied",
+        'U' => UNMERGED,
+        _ => "Unmodified",
+    }
+}
+
+fn commit_of(said: &str) -> Option<CommitInfo> {
+    let mut fields = said.trim_start_matches('\n').splitn(5, '\x1f').map(str::to_owned);
+    Some(CommitInfo {
+        hash: fields.next().filter(|hash| !hash.is_empty())?,
+        author: fields.next()?,
+        email: fields.next()?,
+        timestamp: fields.next()?,
+        message: fields.next()?.trim_end_matches('\n').to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_read_as_git_writes_it() {
+        let said = "# branch.oid 1\0# branch.head main\0# branch.upstream origin/main\0# branch.ab +2 -1\0\
+            1 A. N... 000000 100644 100644 0 1 a b.txt\01 .M N... 100644 100644 100644 1 1 c\0\
+            2 R. N... 100644 100644 100644 1 1 R100 new\0old\0\
+            u UU N... 100644 100644 100644 100644 1 1 1 both\0? new file\0";
+        let status = status_of(said);
+        assert_eq!(
+            (status.current_branch.as_str(), status.ahead, status.behind),
+            ("main", 2, 1)
+        );
+        assert!(status.branch_published && !status.detached);
+        let told: Vec<_> = status
+            .file_status
+            .iter()
+            .map(|file| (file.name.as_str(), file.staging, file.worktree, file.extra.as_str()))
+            .collect();
+        let expected = [
+            ("a b.txt", "Added", "Unmodified", ""),
+            ("c", "Unmodified", "Modified", ""),
+            ("new", "Renamed", "Unmodified", "old"),
+            ("both", UNMERGED, UNMERGED, ""),
+            ("new file", UNTRACKED, UNTRACKED, ""),
+        ];
+        assert_eq!(told, expected);
+        assert_eq!(status_of("1 \0x\0"), StatusAnswer::default());
+    }
+
+    #[test]
+    fn commits_are_read_one_by_one() {
+        let said = "h\x1fa\x1fe@x\x1f2026-01-02T03:04:05Z\x1fone\n\ntwo\n\x1e\nh2\x1fa\x1fe\x1ft\x1fm\n\x1e\n";
+        let commits: Vec<_> = said.split('\x1e').filter_map(commit_of).collect();
+        assert_eq!(commits.len(), 2);
+        assert_eq!(
+            (commits[0].message.as_str(), commits[1].hash.as_str()),
+            ("one\n\ntwo", "h2")
+        );
+    }
+
+    #[test]
+    fn words_are_no_options() {
+        let given = |text: &str| Some(text.to_owned());
+        assert!(word("url", &given("https://x")).is_ok());
+        for bad in ["", "--upload-pack=x", "-x", "a\0"] {
+            assert!(word("url", &given(bad)).is_err(), "{bad:?}");
+        }
+        assert_eq!(word_if("branch", &given("")), Ok(None));
+        assert!(word_if("branch", &given("-x")).is_err());
+    }
+
+    #[test]
+    fn passwords_are_no_arguments() {
+        let asked = Asked {
+            username: Some("u".to_owned()),
+            password: Some("p".to_owned()),
+            ..Asked::default()
+        };
+        let env = credentials(&asked);
+        assert_eq!(env["GIT_CONFIG_VALUE_0"], "Authorization: Basic dTpw");
+        assert_eq!(env["GIT_CONFIG_COUNT"], "1");
+        assert_eq!(credentials(&Asked::default())["GIT_CONFIG_COUNT"], "0");
+    }
+}
