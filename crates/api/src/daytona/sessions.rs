@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use data_encoding::HEXLOWER;
 use http::{Response, StatusCode};
-use offleash_core::exec::OutputStream;
+use offleash_core::exec::{ExecEnd, OutputStream};
 use offleash_supervisor::service::client::{ExecNews, ExecStream};
 use offleash_supervisor::service::error::SupervisorError;
 use offleash_supervisor::service::message::{Selector, StartExec};
@@ -211,9 +211,9 @@ pub(crate) async fn execute(
         };
         return Ok(answer::json(StatusCode::ACCEPTED, &begun));
     };
-    until_said(said, &command).await.map_err(refused)?;
+    let ended = until_said(said, &command).await.map_err(refused)?;
     let result = CommandResult {
-        exit_code: code(&toolbox, &place).await,
+        exit_code: code(&toolbox, &place).await.or(ended),
         logs: Some(logs(&toolbox, &place).await?),
         cmd_id: command,
     };
@@ -288,8 +288,8 @@ fn told_to_shell(place: &str, command: &str, goes_on: bool) -> String {
     )
 }
 
-/// Waits until a shell says that a command has ended, or has ended itself.
-async fn until_said(said: &mut ExecStream, command: &str) -> Result<(), SupervisorError> {
+/// Waits until a shell says that a command has ended, or has ended itself, of which the code is answered.
+async fn until_said(said: &mut ExecStream, command: &str) -> Result<Option<i32>, SupervisorError> {
     let mut tail = String::new();
     loop {
         match said.next().await?.ok_or(SupervisorError::Gone)? {
@@ -298,10 +298,11 @@ async fn until_said(said: &mut ExecStream, command: &str) -> Result<(), Supervis
                 bytes,
             } => tail.push_str(&String::from_utf8_lossy(&bytes)),
             ExecNews::Output { .. } | ExecNews::TimedOut => {}
-            ExecNews::Ended(_) => return Ok(()),
+            ExecNews::Ended(ExecEnd::Exited { code }) => return Ok(Some(i32::from(code))),
+            ExecNews::Ended(_) => return Ok(None),
         }
         if tail.lines().any(|line| line == command) && tail.ends_with('\n') {
-            return Ok(());
+            return Ok(None);
         }
         if tail.len() > MAX_LINE {
             let last = tail.rfind('\n').map_or(tail.len(), |end| end + 1);

@@ -159,7 +159,9 @@ pub(crate) async fn download(asked: &ApiRequest<'_>, given: &str) -> Result<Resp
     let encoded = utf8_percent_encode(&name(&path), NON_ALPHANUMERIC).to_string();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-    headers.insert(CONTENT_LENGTH, HeaderValue::from(size));
+    if size > 0 {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(size));
+    }
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     if let Ok(disposition) = HeaderValue::from_str(&format!("attachment; filename*=UTF-8''{encoded}")) {
         headers.insert(CONTENT_DISPOSITION, disposition);
@@ -203,7 +205,10 @@ pub(crate) async fn download_many(
                 }
             };
             let size = reader.entry().size;
-            let kind = format!("application/octet-stream\r\nContent-Length: {size}");
+            let kind = match size {
+                0 => "application/octet-stream".to_owned(),
+                size => format!("application/octet-stream\r\nContent-Length: {size}"),
+            };
             feed.send(Ok(part_head(&boundary, "file", &path, &kind))).await;
             if !give(reader, size, &feed).await {
                 return;
@@ -223,13 +228,14 @@ async fn opened(toolbox: &Toolbox<'_>, path: &[u8]) -> Result<OwnedFileReader, A
     reader.map_err(|error| toolbox.refused(&error))
 }
 
-/// Gives so many bytes of a file; what it grew by is left out, and where it has become shorter the connection is cut. Answers
-/// whether it was all.
+/// Gives so many bytes of a file; what it grew by is left out, and where it has become shorter the connection is cut. Of one that
+/// says that it is empty, as those of `/proc` do, there is all that comes. Answers whether it was all.
 async fn give(mut reader: OwnedFileReader, size: u64, feed: &BodyFeed) -> bool {
-    let mut left = size;
+    let mut left = if size == 0 { u64::MAX } else { size };
     while left > 0 {
         let mut piece = match reader.next().await {
             Ok(Some(piece)) => piece,
+            Ok(None) if size == 0 => return true,
             Ok(None) => {
                 feed.send(Err("the file has become shorter".into())).await;
                 return false;

@@ -159,7 +159,7 @@ fn questions() -> String {
         let program = language.probe.split_whitespace().next().unwrap_or_default();
         let probe = language.probe;
         format!(
-            "command -v {program} >/dev/null 2>&1 && said=$({probe} 2>/dev/null </dev/null) && printf '%s %s\\n' {number} \
+            "command -v {program} >/dev/null 2>&1 && said=$({{ {probe}; }} 2>/dev/null </dev/null) && printf '%s %s\\n' {number} \
              \"$(printf '%s' \"$said\" | head -n 1)\"\n"
         )
     };

@@ -229,7 +229,8 @@ impl ProgramStage<'_> {
             // The soft limit is told by a signal of its own; who ignores that is killed by the hard one.
             Some(cpu) => {
                 let seconds = cpu.as_millis().div_ceil(1000).max(1);
-                format!("ulimit -H -t {}; ulimit -S -t {seconds}; {script}", seconds + 1)
+                let hard = seconds + 1;
+                format!("ulimit -S -t {seconds} 2>/dev/null; ulimit -H -t {hard} 2>/dev/null; {script}")
             }
             None => script.to_owned(),
         };

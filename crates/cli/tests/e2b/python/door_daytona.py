@@ -84,6 +84,10 @@ def keeps_sessions(sandbox):
     process.delete_session("work")
     assert process.list_sessions() == []
     refused(process.get_session, "work", kind=DaytonaNotFoundError)
+    process.create_session("short")
+    told = process.execute_session_command("short", SessionExecuteRequest(command="echo bye; exit 3"))
+    assert (told.exit_code, told.stdout) == (3, "bye\n"), told
+    refused(process.get_session, "short", kind=DaytonaNotFoundError)
     for name in ["../x", "a/b", "a'b"]:
         assert refused(process.create_session, name).status_code == 400, name
 
@@ -101,6 +105,8 @@ def moves_files(sandbox):
     assert fs.download_file(names[1]) == large
     assert b"".join(fs.download_file_stream(names[0])) == b"one TODO two\n"
     refused(fs.download_file, "data/missing", kind=DaytonaNotFoundError)
+    # It says that it is empty, and is not.
+    assert b"Name:" in fs.download_file("/proc/1/status")
     listed = {entry.name: entry.size for entry in fs.list_files("data")}
     assert listed == {"a.txt": 13, 'ä "b".bin': len(large)}, listed
     found = fs.find_files("data", "TODO")

@@ -26,7 +26,7 @@ async def main():
     assert sorted(told.run.output.splitlines()) == sorted([python.version, "['a', 'b c'] read"]), told
     for language, version in [("brainfuck", "*"), ("python", "2.x"), ("python", "latest")]:
         told = await client.execute(executor(language, "1", version))
-        assert told.is_err() and told.message, (language, version, told)
+        assert told.is_err() and told.status == 400, (language, version, told)
     told = await client.execute(executor("python", "import time; time.sleep(60)").set_run_timeout(500))
     assert told.run.signal == "SIGKILL", told
     # Nothing of one run is there in the next, and nothing of the network.
