@@ -57,11 +57,14 @@ impl Default for OutputBounds {
     }
 }
 
+/// Names and values of variables.
+pub(crate) type EnvPairs = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// Variables as commands take them.
 ///
 /// # Errors
 /// 400 for a name that no variable has, and for NUL.
-pub(crate) fn checked_env(env: BTreeMap<String, String>) -> Result<Vec<(Vec<u8>, Vec<u8>)>, ApiRefusal> {
+pub(crate) fn checked_env(env: BTreeMap<String, String>) -> Result<EnvPairs, ApiRefusal> {
     let is_wrong =
         |(name, value): (&String, &String)| name.is_empty() || name.contains(['=', '\0']) || value.contains('\0');
     if env.iter().any(is_wrong) {

@@ -16,6 +16,8 @@ use crate::http::destination::PathSegments;
 /// The kernel's tables of sockets, and the most of them that is read.
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 const MAX_TABLE: usize = 1024 * 1024;
+/// The ports that are told of, as Daytona has it: those of programs that serve something, and none of the sandbox's own.
+const SHOWN: std::ops::RangeInclusive<u16> = 3000..=9999;
 /// The state of a socket that listens (include/net/tcp_states.h).
 const LISTENING: &str = "0A";
 
@@ -46,7 +48,8 @@ pub(crate) async fn list(asked: &ApiRequest<'_>, given: &str) -> Result<Response
     for table in TABLES {
         // A level without a network of its own has none.
         if let Ok(table) = contents(&toolbox, table.as_bytes(), MAX_TABLE).await {
-            ports.extend(listening(&String::from_utf8_lossy(&table)));
+            let table = String::from_utf8_lossy(&table);
+            ports.extend(listening(&table).filter(|port| SHOWN.contains(port)));
         }
     }
     Ok(answer::json(StatusCode::OK, &PortsAnswer { ports }))

@@ -10,6 +10,9 @@ const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// Characters that a boundary may have (RFC 2046, section 5.1.1), and then some.
 const MAX_BOUNDARY_LENGTH: usize = 200;
 
+/// Names and values of parameters.
+type FormParameters = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// Why a form cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FormError {
@@ -163,7 +166,7 @@ fn part(head: &[u8]) -> FormPart {
 }
 
 /// A value with its parameters: `form-data; name="file"; filename="a"`.
-fn split_parameters(value: &[u8]) -> (&[u8], Vec<(Vec<u8>, Vec<u8>)>) {
+fn split_parameters(value: &[u8]) -> (&[u8], FormParameters) {
     let end = value.iter().position(|byte| *byte == b';').unwrap_or(value.len());
     let (first, mut rest) = value.split_at(end);
     let mut parameters = Vec::new();
