@@ -259,21 +259,21 @@ fn by_tls_ports_come_to_this_machine_and_terminals_go_to_the_sandbox() {
     signal(&listening, Signal::KILL);
     wait(&mut listening);
 
+    let script = "trap 'echo inter''rupted' INT; echo rea''dy; \
+        while read line || [ $? -gt 128 ]; do stty size; done; exit 9";
     let mut terminal = Terminal::new(30, 100);
-    let mut shell = terminal.start(&mut there.command(&["--ca", &ca, "exec", "-it", &id, "sh", "-c",
-        "stty size; trap 'stty size' WINCH; trap 'echo inter''rupted' INT; echo rea''dy; while read line || [ $? -gt 128 ]; do echo got $line; done; exit 9"]));
-    terminal.wait_for("30 100");
+    let mut command = there.command(&["--ca", &ca, "exec", "-it", &id, "bash", "-c", script]);
+    let mut shell = terminal.start(&mut command);
     terminal.wait_for("ready");
+    terminal.type_keys(b"one\r");
+    terminal.wait_for("30 100");
     terminal.resize(40, 120);
     signal(&shell, Signal::WINCH);
-    terminal.type_keys(b"one\r");
-    terminal.wait_for("got one");
     eventually("the new size", || {
         terminal.type_keys(b"again\r");
         terminal.screen().contains("40 120").then_some(())
     });
     terminal.type_keys(b"\x03");
-    terminal.type_keys(b"\r");
     terminal.wait_for("interrupted");
     terminal.type_keys(b"\x04");
     assert_eq!(wait(&mut shell).code(), Some(9), "{}", terminal.screen());
