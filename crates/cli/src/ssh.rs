@@ -1,4 +1,4 @@
-//! `offleash ssh` and `ssh-config`: sandboxes for OpenSSH's client, and for editors that use it.
+//! `offleash ssh` and `ssh-config`: sandboxes for OpenSSH's client, and for programs that use it.
 //!
 //! OpenSSH starts `offleash ssh --stdio ID`, which is the server of its one connection and asks the sandbox's services. Nothing
 //! listens, and who may enter is who may ask the daemon.
