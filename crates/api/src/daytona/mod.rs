@@ -5,6 +5,7 @@
 
 pub(crate) mod files;
 pub(crate) mod git;
+mod git_output;
 pub(crate) mod ports;
 pub(crate) mod process;
 pub(crate) mod sandboxes;
