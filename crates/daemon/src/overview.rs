@@ -68,6 +68,18 @@ pub(crate) fn overview_of(sandboxes: &SandboxTable, caller: &Caller) -> SandboxO
     }
 }
 
+/// The ids of all sandboxes that a caller sees, in no order.
+pub(crate) fn ids_of(sandboxes: &SandboxTable, caller: &Caller) -> Vec<String> {
+    let entries = sandboxes.all();
+    let seen = entries.iter().filter_map(|entry| {
+        entry.read(|facts| {
+            let is_there = caller.sees(facts.key_id()) && facts.visible_state().is_some();
+            is_there.then(|| facts.row().id.clone())
+        })
+    });
+    seen.collect()
+}
+
 fn summary_of(entry: &SandboxEntry) -> Option<SandboxSummary> {
     let sampled = entry.sampled();
     entry.read(|facts| {

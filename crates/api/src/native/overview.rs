@@ -25,6 +25,14 @@ pub(crate) struct OverviewAnswer {
     sandboxes: Vec<SandboxSummaryAnswer>,
 }
 
+/// The ids of all sandboxes.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "SandboxIds")]
+pub(crate) struct IdsAnswer {
+    /// All ids, whosever the sandboxes are, in no order.
+    ids: Vec<String>,
+}
+
 /// A sandbox in few words.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "SandboxSummary")]
@@ -167,6 +175,12 @@ pub(crate) fn overview(asked: &ApiRequest<'_>) -> Result<Response<Body>, ApiRefu
         sandboxes: overview.sandboxes.into_iter().map(Into::into).collect(),
     };
     Ok(answer::json(StatusCode::OK, &told))
+}
+
+pub(crate) fn ids(asked: &ApiRequest<'_>) -> Result<Response<Body>, ApiRefusal> {
+    let ids = asked.daemon().sandbox_ids(&asked.caller);
+    let ids = ids.map_err(|error| asked.refused(&error))?;
+    Ok(answer::json(StatusCode::OK, &IdsAnswer { ids }))
 }
 
 pub(crate) async fn machine(asked: &ApiRequest<'_>) -> Result<Response<Body>, ApiRefusal> {

@@ -11,9 +11,9 @@ use crate::native::{
     AllowedHostList, AppliedAnswer, ApplyBody, ApprovalList, Approve, AuditAnswer, AuditVerificationAnswer,
     BrowserContextAnswer, BrowserContextList, BuiltTemplateAnswer, BuiltTemplateList, CallAnswer, CallEvent, CellEvent,
     ChangesAnswer, CheckpointList, ContextAnswer, ContextList, Deny, DesktopAnswer, DesktopList, DesktopRecording,
-    DiffAnswer, DiscardBody, ForkList, KeyList, MachineAnswer, MadeKey, NameAnswer, NewBrowserContext, NewCell,
-    NewCheckpoint, NewCommand, NewContext, NewDefaultCell, NewDesktop, NewForks, NewImport, NewKey, NewPolicy, NewRun,
-    NewSandbox, NewSession, NewSnapshot, NewVolume, OverviewAnswer, PauseBody, PolicyAnswer, ProcessesAnswer,
+    DiffAnswer, DiscardBody, ForkList, IdsAnswer, KeyList, MachineAnswer, MadeKey, NameAnswer, NewBrowserContext,
+    NewCell, NewCheckpoint, NewCommand, NewContext, NewDefaultCell, NewDesktop, NewForks, NewImport, NewKey, NewPolicy,
+    NewRun, NewSandbox, NewSession, NewSnapshot, NewVolume, OverviewAnswer, PauseBody, PolicyAnswer, ProcessesAnswer,
     ReachedAnswer, ReleaseAnswer, RestoreBody, ResumeBody, RunList, RunResult, SandboxAnswer, SandboxList,
     SandboxUsage, SessionAnswer, SessionDebug, SessionHar, SessionList, SessionLogs, SessionRecording, SessionUpdate,
     SignalBody, SnapshotAnswer, SnapshotList, SyncAnswer, SyncBody, UsageAnswer, VersionAnswer, VolumeAnswer,
@@ -89,7 +89,7 @@ const REVOKE: QueryDocs = &[(
     "`true` has the key's sandboxes ended, too, within seconds; the id may be that of a key that was removed before",
 )];
 
-pub(super) static ROUTES: [RouteEntry; 86] = [
+pub(super) static ROUTES: [RouteEntry; 87] = [
     RouteEntry {
         operation: "OpenApi",
         method: Method::GET,
@@ -322,6 +322,10 @@ pub(super) static ROUTES: [RouteEntry; 86] = [
         "Tells of the caller's sandboxes in few words, with what they used last; of everybody's with the scope `admin`.",
         Some(answers(200).with::<OverviewAnswer>()),
         |call| at_once(overview::overview(call.asked))),
+    route!("SandboxIds", GET "/v1/overview/ids", ADMIN, NO_BODY,
+        "Tells the ids of all sandboxes, whosever they are; a front asks for them.",
+        Some(answers(200).with::<IdsAnswer>()),
+        |call| at_once(overview::ids(call.asked))),
     route!("Machine", GET "/v1/machine", ADMIN, NO_BODY,
         "Says what the machine offers, as `offleash doctor` does.",
         Some(answers(200).with::<MachineAnswer>()),

@@ -51,6 +51,15 @@ impl Daemon {
         Ok(overview::overview_of(&self.services.core.sandboxes, caller))
     }
 
+    /// The ids of all sandboxes, whosever they are: what a front asks for.
+    ///
+    /// # Errors
+    /// `Forbidden` without the scope `admin`.
+    pub fn sandbox_ids(&self, caller: &Caller) -> Result<Vec<String>, DaemonError> {
+        caller.require(Scope::Admin)?;
+        Ok(overview::ids_of(&self.services.core.sandboxes, caller))
+    }
+
     /// A sandbox.
     ///
     /// # Errors
