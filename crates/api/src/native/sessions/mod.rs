@@ -3,7 +3,7 @@
 mod proxies;
 mod shapes;
 
-use http::{Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 use offleash_daemon::{
     BrowserRequest, BrowserSessionView, ContextChoice, ContextRecord, LOCAL_KEY, LimitsRequest, NetworkSettings, Scope,
 };
@@ -110,14 +110,23 @@ fn word<T: std::str::FromStr<Err: std::fmt::Display>>(
 /// What a caller calls the server.
 pub(super) fn address(asked: &ApiRequest<'_>) -> String {
     let url = &asked.control.address().url;
-    let host = destination::authority(&asked.parts.uri, &asked.parts.headers);
+    let headers = &asked.parts.headers;
+    let host = destination::authority(&asked.parts.uri, headers);
     match host.filter(|_| asked.caller.key_id != LOCAL_KEY) {
-        Some(host) => {
-            let scheme = url.split_once("://").map_or("http", |(scheme, _)| scheme);
-            format!("{scheme}://{host}")
-        }
+        Some(host) => format!("{}://{host}", scheme(url, headers)),
         None => url.clone(),
     }
+}
+
+/// How a caller speaks to the server: over TLS if the server does, or if a front or a proxy before it says so.
+///
+/// A caller that says so itself gets an address of its own making, which nobody else is told.
+fn scheme<'u>(url: &'u str, headers: &HeaderMap) -> &'u str {
+    let passed_on = headers.get("x-forwarded-proto");
+    if passed_on.is_some_and(|proto| proto.as_bytes().eq_ignore_ascii_case(b"https")) {
+        return "https";
+    }
+    url.split_once("://").map_or("http", |(scheme, _)| scheme)
 }
 
 /// Where a session's browser is reached, by who shows its token.
@@ -356,5 +365,23 @@ mod tests {
         let text = listed("logs", b"{\"a\":1}\n{\"b\":2}\n{\"c\":");
         assert_eq!(text, br#"{"logs":[{"a":1},{"b":2}]}"#);
         assert_eq!(listed("logs", b""), br#"{"logs":[]}"#);
+    }
+
+    #[test]
+    fn an_address_is_one_of_tls_where_a_front_says_so() {
+        for (url, proto, expected) in [
+            ("http://a:1", None, "http"),
+            ("http://a:1", Some("https"), "https"),
+            ("http://a:1", Some("http"), "http"),
+            ("http://a:1", Some("javascript"), "http"),
+            ("https://a:1", None, "https"),
+            ("https://a:1", Some("http"), "https"),
+        ] {
+            let mut headers = HeaderMap::new();
+            if let Some(proto) = proto {
+                headers.insert("x-forwarded-proto", http::HeaderValue::from_static(proto));
+            }
+            assert_eq!(scheme(url, &headers), expected, "{url} {proto:?}");
+        }
     }
 }
