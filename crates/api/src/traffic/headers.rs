@@ -2,7 +2,7 @@
 //! every secret that is not the program's.
 
 use http::header::{
-    CONNECTION, CONTENT_SECURITY_POLICY, COOKIE, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
+    AUTHORIZATION, CONNECTION, CONTENT_SECURITY_POLICY, COOKIE, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, Uri};
@@ -29,6 +29,14 @@ const OURS: [&str; 5] = [
     "x-access-token",
     "e2b-sandbox-id",
     "e2b-sandbox-port",
+];
+
+/// What `Connection` names in vain: by these a request is led and judged, here and by who gets it.
+const NEVER_OF_ONE_CONNECTION: [HeaderName; 4] = [
+    HOST,
+    AUTHORIZATION,
+    HeaderName::from_static("x-api-key"),
+    HeaderName::from_static("idempotency-key"),
 ];
 
 /// What a program can say for all that has our address: a browser keeps it by host, and cookies whatever the port.
@@ -141,6 +149,7 @@ pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
+        .filter(|name: &HeaderName| !NEVER_OF_ONE_CONNECTION.contains(name) && !OURS.contains(&name.as_str()))
         .collect();
     for name in listed.iter().chain(&HOP_BY_HOP) {
         headers.remove(name);
@@ -296,6 +305,21 @@ mod tests {
             assert!(!headers.contains_key(name), "{name}");
         }
         assert_eq!(headers["x-yours"], "2");
+    }
+
+    #[test]
+    fn by_what_a_request_is_led_does_not_stay_behind() {
+        let mut headers = HeaderMap::new();
+        let listed = "Host, e2b-sandbox-id, E2B-Sandbox-Port, x-access-token, X-API-KEY, idempotency-key, x-mine";
+        headers.insert(CONNECTION, HeaderValue::from_static(listed));
+        let names = listed.split(", ").map(|name| name.parse::<HeaderName>().unwrap());
+        for name in names.clone() {
+            headers.insert(name, HeaderValue::from_static("1"));
+        }
+        remove_hop_by_hop(&mut headers);
+        for name in names {
+            assert_eq!(headers.contains_key(&name), name != "x-mine", "{name}");
+        }
     }
 
     #[test]
