@@ -1,7 +1,9 @@
 //! `offleash key`: the keys of a state directory, whether a daemon runs on it or not.
 
 use std::fmt::Write as _;
+use std::fs::File;
 use std::io::Read as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -10,6 +12,7 @@ use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::text::{self, Text};
 use offleash_daemon::{ApiKey, BadApiKey, KeyRow, KeyStore, Quota, Scope, Scopes};
 use offleash_store::{HostIdentity, StateDirectory};
+use rustix::fs::OFlags;
 use serde_json::json;
 
 use crate::args::{KeyCommand, KeyCreateArgs, KeyRemoveArgs};
@@ -51,13 +54,45 @@ fn existing(state: Option<&Path>) -> Result<Option<KeyStore>, Failure> {
 /// Most bytes of a file with a key: the key, and the end of its line.
 const MAX_KEY_FILE: u64 = 1024;
 
+/// Whoever may read a file besides its owner and its group.
+const READ_BY_OTHERS: u32 = 0o004;
+
 /// Reads a key from a file, which may end with a line break.
-pub(crate) fn read_key(file: &Path) -> Result<ApiKey, Failure> {
-    let failed = |error: std::io::Error| {
-        Failure::from_error(&error).while_trying(format!("reading the key in `{}`", Text::from(file)))
-    };
+fn read_key(file: &Path) -> Result<ApiKey, Failure> {
+    let opened = File::open(file).map_err(|error| unread(file, &error))?;
+    read_opened(file, opened)
+}
+
+/// The same from a file that not everybody may read, for a process that holds the key as long as it runs.
+pub(crate) fn read_private_key(file: &Path) -> Result<ApiKey, Failure> {
+    let failed = |error: std::io::Error| unread(file, &error);
+    let refused = |told: &str| Failure::new(format!("reading the key in `{}`: {told}", Text::from(file)));
+    // Opening a pipe would wait for whoever writes to it.
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let mut options = File::options();
+    let options = options.read(true).custom_flags(flags.bits().cast_signed());
+    let opened = options.open(file).map_err(failed)?;
+    let is = opened.metadata().map_err(failed)?;
+    if !is.is_file() {
+        return Err(refused("it is no regular file").with_hint("write the key to a file that only its user may read"));
+    }
+    if is.mode() & READ_BY_OTHERS != 0 {
+        let hint = format!(
+            "every user of the machine may read it; `chmod 600 {}` ends that",
+            Text::from(file)
+        );
+        return Err(refused("everybody may read it").with_hint(hint));
+    }
+    read_opened(file, opened)
+}
+
+fn unread(file: &Path, error: &std::io::Error) -> Failure {
+    Failure::from_error(error).while_trying(format!("reading the key in `{}`", Text::from(file)))
+}
+
+fn read_opened(file: &Path, opened: File) -> Result<ApiKey, Failure> {
+    let failed = |error: std::io::Error| unread(file, &error);
     let mut text = String::new();
-    let opened = std::fs::File::open(file).map_err(failed)?;
     opened.take(MAX_KEY_FILE).read_to_string(&mut text).map_err(failed)?;
     text.trim().parse().map_err(|error: BadApiKey| {
         Failure::from_error(&error)

@@ -22,7 +22,10 @@ pub(super) fn caller(daemon: &Daemon, client: &ClientConnection, headers: &Heade
 }
 
 /// The key that a request shows: `X-API-KEY`, or `Authorization`, with `Bearer` or by itself.
-fn key(headers: &HeaderMap) -> Result<Option<&str>, DaemonError> {
+///
+/// # Errors
+/// `Unauthorized` for two that differ, and for what is no text.
+pub(crate) fn key(headers: &HeaderMap) -> Result<Option<&str>, DaemonError> {
     let named = headers.get_all(API_KEY).iter().map(|value| value.to_str().ok());
     let borne = headers
         .get_all(AUTHORIZATION)

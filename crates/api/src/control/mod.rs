@@ -16,7 +16,7 @@ use http::request::Parts;
 use http::{HeaderMap, Response};
 use offleash_daemon::{Caller, Daemon, DaemonError, Scope};
 
-pub(crate) use self::authentication::{API_KEY, bearer};
+pub(crate) use self::authentication::{API_KEY, bearer, key};
 use self::keys::KeyService;
 pub(crate) use self::snapshots::snapshot_filter;
 use crate::http::answer::ApiRefusal;

@@ -1,91 +1,71 @@
 //! Creates: which node is asked, and which after it.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode};
+use hyper::body::Incoming;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
-use super::forwarding::for_node;
-use super::node::{self, NodeConnection, NodeError};
+use super::budget::{self, BudgetSpent};
+use super::forwarding::{HEAD_TIMEOUT, for_node};
+use super::node::{MAX_READ, NodeError};
+use super::nodes::FrontNodes;
 use super::placement::{NodeNumber, PlacedCreate};
-use super::{FrontNodes, unreachable};
+use super::remembered::{CreateEnd, CreateIdentity};
+use super::unreachable::{ASK_AGAIN, busy, unreachable};
 use crate::http::answer::ApiRefusal;
 use crate::http::body::{self, Body};
 use crate::http::peer::ClientConnection;
 use crate::http::{destination, json};
 
-/// How many creates with an idempotency key are remembered, and how long: a client that asks again gets the same sandbox.
-const MAX_REMEMBERED: usize = 10_000;
-const REMEMBERED: Duration = Duration::from_secs(600);
+/// How long a node may take to make a sandbox and tell of it.
+const CREATE_TIMEOUT: Duration = Duration::from_mins(10);
+/// When it is worth trying again for a body that there was no room for.
+const ROOM_AGAIN: Duration = Duration::from_secs(1);
 
 const RUN: &str = "/v1/run";
 /// What begins paths of Piston's API, all of which run something.
 const PISTON: &str = "/api/v2/";
 
-/// Which node was asked by whom under which idempotency key. It holds digests, and no key.
-#[derive(Debug, Default)]
-pub(super) struct RememberedCreates {
-    creates: Mutex<CreateMemory>,
-}
-
-#[derive(Debug, Default)]
-struct CreateMemory {
-    nodes: HashMap<[u8; 32], NodeNumber>,
-    order: VecDeque<([u8; 32], Duration)>,
-}
-
-impl RememberedCreates {
-    fn node_of(&self, create: Option<[u8; 32]>) -> Option<NodeNumber> {
-        self.lock().nodes.get(&create?).copied()
-    }
-
-    fn remember(&self, create: Option<[u8; 32]>, node: NodeNumber, now: Duration) {
-        let Some(create) = create else {
-            return;
-        };
-        let mut memory = self.lock();
-        if memory.nodes.insert(create, node).is_none() {
-            memory.order.push_back((create, now));
-        }
-        while let Some((oldest, since)) = memory.order.front().copied()
-            && (memory.order.len() > MAX_REMEMBERED || now.saturating_sub(since) > REMEMBERED)
-        {
-            memory.order.pop_front();
-            memory.nodes.remove(&oldest);
-        }
-    }
-
-    /// Every step leaves it whole.
-    fn lock(&self) -> std::sync::MutexGuard<'_, CreateMemory> {
-        self.creates.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// A create that counts until it is settled, also when its client goes away.
 struct CountedCreate<'a> {
     nodes: &'a FrontNodes,
+    create: Option<CreateIdentity>,
     placed: Option<PlacedCreate>,
 }
 
-impl CountedCreate<'_> {
-    fn settle(mut self, made: Option<String>) {
-        if let Some(placed) = self.placed.take() {
-            self.nodes.table().settle(&placed, made, self.nodes.now());
+impl<'a> CountedCreate<'a> {
+    fn begin(nodes: &'a FrontNodes, create: Option<CreateIdentity>, placed: PlacedCreate) -> Self {
+        if let Some(create) = create {
+            nodes.creates.begin(create, placed.node());
         }
+        let placed = Some(placed);
+        Self { nodes, create, placed }
+    }
+
+    fn settle(mut self, end: CreateEnd, made: Option<String>) {
+        self.over(end, made);
+    }
+
+    fn over(&mut self, end: CreateEnd, made: Option<String>) {
+        let Some(placed) = self.placed.take() else {
+            return;
+        };
+        let now = self.nodes.now();
+        if let Some(create) = self.create {
+            self.nodes.creates.end(create, placed.node(), end, now);
+        }
+        self.nodes.table().settle(&placed, made, now);
     }
 }
 
 impl Drop for CountedCreate<'_> {
     fn drop(&mut self) {
-        if let Some(placed) = self.placed.take() {
-            self.nodes.table().settle(&placed, None, self.nodes.now());
-        }
+        self.over(CreateEnd::Unknown, None);
     }
 }
 
@@ -116,10 +96,12 @@ pub(super) async fn create(
     nodes: &FrontNodes,
     client: &ClientConnection,
     parts: Parts,
-    body: Bytes,
+    body: Incoming,
 ) -> Result<Response<Body>, ApiRefusal> {
+    let mut held = nodes.held_body(client);
+    let body = json::unread_while(json::MAX_BODY, body, |more| held.take(more).map_err(no_room)).await?;
     let create = identity(&parts.headers);
-    let before = nodes.creates.node_of(create);
+    let before = create.and_then(|create| nodes.creates.node_of(create));
     let (mut tried, mut refused) = (Vec::new(), None);
     loop {
         let placed = match before {
@@ -133,19 +115,28 @@ pub(super) async fn create(
         };
         let number = placed.node();
         tried.push(number);
-        nodes.creates.remember(create, number, nodes.now());
-        let placed = Some(placed);
-        let counted = CountedCreate { nodes, placed };
+        let counted = CountedCreate::begin(nodes, create, placed);
         match asked(nodes, number, client, &parts, body.clone()).await {
             Ok((answer, id)) => {
-                counted.settle(id);
+                let end = match answer.status() {
+                    status if status.is_success() => CreateEnd::Made,
+                    status if status.is_client_error() || status == StatusCode::SERVICE_UNAVAILABLE => {
+                        CreateEnd::Refused
+                    }
+                    _ => CreateEnd::Unknown,
+                };
+                counted.settle(end, id);
                 let has_no_room = answer.status() == StatusCode::SERVICE_UNAVAILABLE && !runs(parts.uri.path());
                 if !has_no_room {
                     return Ok(answer);
                 }
                 refused = Some(answer);
             }
-            Err(NodeError::Connect { .. }) => {}
+            Err(NodeError::Connect { .. }) => counted.settle(CreateEnd::Refused, None),
+            Err(error @ NodeError::Busy { .. }) => {
+                counted.settle(CreateEnd::Refused, None);
+                refused = Some(busy(&error).answer());
+            }
             Err(error) => {
                 return Err(unreachable(
                     &error,
@@ -169,13 +160,15 @@ async fn asked(
     parts: &Parts,
     body: Bytes,
 ) -> Result<(Response<Body>, Option<String>), NodeError> {
-    let node = nodes.address(number);
     let mut parts = parts.clone();
     parts.headers.remove(CONTENT_LENGTH);
+    let within = match parts.uri.path() {
+        RUN => HEAD_TIMEOUT,
+        _ => CREATE_TIMEOUT,
+    };
+    let connection = nodes.connect(number, client, &parts.headers).await?;
     let request = for_node(client, Request::from_parts(parts, body::full(body)), None);
-    let (response, _held) = NodeConnection::open(node).await?.send(request).await?;
-    let (mut head, answer) = response.into_parts();
-    let text = node::whole(node, answer).await?;
+    let (mut head, text, _connection) = nodes.waited(number, within, connection.ask(request, MAX_READ)).await?;
     crate::traffic::headers::remove_hop_by_hop(&mut head.headers);
     head.headers.remove(CONTENT_LENGTH);
     let made = head
@@ -186,26 +179,25 @@ async fn asked(
     Ok((Response::from_parts(head, body::full(text)), id))
 }
 
-/// The body of a create, which may have to be sent twice.
-///
-/// # Errors
-/// As [`json::unread`].
-pub(super) async fn read(body: hyper::body::Incoming) -> Result<Bytes, ApiRefusal> {
-    json::unread(json::MAX_BODY, body).await
+fn no_room(spent: BudgetSpent) -> ApiRefusal {
+    let (status, told) = match spent {
+        BudgetSpent::ByAll => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "there is no room for the body: too many are sent at once",
+        ),
+        BudgetSpent::ByOne => (
+            StatusCode::TOO_MANY_REQUESTS,
+            "there is no room for the body: this address sends too many at once",
+        ),
+    };
+    ApiRefusal::new(status, told).retry_after(ROOM_AGAIN)
 }
 
 /// Who asks for what, when the client says that it may ask twice.
-fn identity(headers: &HeaderMap) -> Option<[u8; 32]> {
-    let given = headers.get("idempotency-key")?;
-    let mut digest = Sha256::new();
-    for name in ["x-api-key", "authorization"] {
-        for value in headers.get_all(name) {
-            digest.update(value.as_bytes());
-        }
-        digest.update([0]);
-    }
-    digest.update(given.as_bytes());
-    Some(digest.finalize().into())
+fn identity(headers: &HeaderMap) -> Option<CreateIdentity> {
+    let key = Sha256::digest(headers.get("idempotency-key")?.as_bytes()).into();
+    let caller = budget::caller(headers)?;
+    Some(CreateIdentity { caller, key })
 }
 
 fn nobody(nodes: &FrontNodes, before: Option<NodeNumber>) -> ApiRefusal {
@@ -216,7 +208,7 @@ fn nobody(nodes: &FrontNodes, before: Option<NodeNumber>) -> ApiRefusal {
         ),
         None => "no node answers".to_owned(),
     };
-    ApiRefusal::new(StatusCode::SERVICE_UNAVAILABLE, told).retry_after(Duration::from_secs(2))
+    ApiRefusal::new(StatusCode::SERVICE_UNAVAILABLE, told).retry_after(ASK_AGAIN)
 }
 
 #[cfg(test)]
@@ -246,24 +238,10 @@ mod tests {
             headers.insert("idempotency-key", http::HeaderValue::from_static(given));
             identity(&headers)
         };
+        assert!(of("a", "1").is_some());
         assert_eq!(identity(&HeaderMap::new()), None);
         assert_eq!(of("a", "1"), of("a", "1"));
         assert_ne!(of("a", "1"), of("b", "1"));
         assert_ne!(of("a", "1"), of("a", "2"));
-    }
-
-    #[test]
-    fn the_memory_of_creates_is_bounded_in_number_and_time() {
-        let memory = RememberedCreates::default();
-        let create = |number: usize| Some(Sha256::digest(number.to_le_bytes()).into());
-        let node = super::super::placement::PlacementTable::new([1]).node(0).unwrap();
-        for number in 0..MAX_REMEMBERED + 10 {
-            memory.remember(create(number), node, Duration::ZERO);
-        }
-        assert_eq!(memory.node_of(create(0)), None);
-        assert_eq!(memory.node_of(create(MAX_REMEMBERED)), Some(node));
-        assert_eq!(memory.lock().nodes.len(), MAX_REMEMBERED);
-        memory.remember(create(0), node, REMEMBERED * 2);
-        assert_eq!(memory.lock().nodes.len(), 1);
     }
 }

@@ -1,44 +1,53 @@
 //! One request passed on to a node, and its answer back, both as they come.
 
-use http::header::{CONNECTION, HeaderValue, UPGRADE};
+use std::time::Duration;
+
+use http::header::{CONNECTION, HOST, HeaderValue, UPGRADE};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 
-use super::node::{NodeAddress, NodeConnection, NodeError};
+use super::node::NodeError;
+use super::nodes::FrontNodes;
+use super::placement::NodeNumber;
 use crate::http::body::{self, Body};
 use crate::http::destination;
 use crate::http::peer::ClientConnection;
 use crate::traffic::forward::relay;
 use crate::traffic::headers;
 
+/// How long a node may take to begin an answer: longer than a sandbox lives, whose command an answer may wait for.
+pub(super) const HEAD_TIMEOUT: Duration = Duration::from_hours(25);
+
 /// Passes a request on, and whatever its connection becomes.
 ///
 /// # Errors
 /// When the node cannot be reached or does not answer.
 pub(super) async fn forward(
-    node: &NodeAddress,
+    nodes: &FrontNodes,
+    number: NodeNumber,
     client: &ClientConnection,
     mut request: Request<Body>,
 ) -> Result<Response<Body>, NodeError> {
-    let connection = NodeConnection::open(node).await?;
+    let connection = nodes.connect(number, client, request.headers()).await?;
     let asked = headers::upgrade(request.headers());
     let theirs = hyper::upgrade::on(&mut request);
-    let (mut response, sender) = connection.send(for_node(client, request, asked.clone())).await?;
+    let answered = connection.send(for_node(client, request, asked.clone()));
+    let (mut response, connection) = nodes.waited(number, HEAD_TIMEOUT, answered).await?;
     let becomes = headers::upgrade(response.headers());
     headers::remove_hop_by_hop(response.headers_mut());
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(response.map(|answer| body::until_end(answer.map_err(Into::into).boxed_unsync(), sender)));
+        return Ok(response.map(|answer| body::until_end(answer.map_err(Into::into).boxed_unsync(), connection)));
     }
     // What follows would be the node's alone to say.
     if !headers::is_among(becomes.as_ref(), asked.as_ref()) {
         return Err(NodeError::Refused {
-            node: node.name().to_owned(),
+            node: nodes.address(number).name().to_owned(),
             status: response.status(),
         });
     }
     upgrading(response.headers_mut(), becomes);
     let ours = hyper::upgrade::on(&mut response);
-    tokio::spawn(relay(theirs, ours, client.held.clone()));
+    tokio::spawn(relay(theirs, ours, (client.held.clone(), connection)));
     Ok(response.map(|_| body::empty()))
 }
 
@@ -51,6 +60,10 @@ pub(super) fn for_node(
     let (mut parts, body) = request.into_parts();
     headers::remove_hop_by_hop(&mut parts.headers);
     let host = destination::authority(&parts.uri, &parts.headers).and_then(|host| HeaderValue::from_str(host).ok());
+    if let Some(host) = &host {
+        // By what the front was led, the node is, too.
+        parts.headers.insert(HOST, host.clone());
+    }
     headers::forwarded(&mut parts.headers, client, host);
     upgrading(&mut parts.headers, upgrade);
     parts.uri = parts

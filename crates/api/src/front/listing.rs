@@ -2,6 +2,9 @@
 //!
 //! A token names the node that comes next and, behind a dot, that node's own token.
 
+use std::collections::HashSet;
+use std::time::Duration;
+
 use http::header::{CONTENT_LENGTH, HeaderValue};
 use http::request::Parts;
 use http::uri::PathAndQuery;
@@ -10,14 +13,18 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use super::forwarding::for_node;
-use super::node::{self, NodeConnection, NodeError};
+use super::node::{MAX_READ, NodeError};
+use super::nodes::FrontNodes;
 use super::placement::{NodeHealth, NodeNumber};
 use super::routing::ListForm;
-use super::{FrontNodes, unreachable};
+use super::unreachable::{busy, unreachable};
 use crate::http::answer::{self, ApiRefusal};
 use crate::http::body::{self, Body};
 use crate::http::peer::ClientConnection;
-use crate::http::query;
+use crate::http::{destination, query};
+
+/// How long a node may take to tell of a page of its sandboxes.
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
 const NEXT: &str = "x-next-token";
 /// Names nodes whose sandboxes are not in a list, because they are lost.
@@ -47,23 +54,41 @@ pub(super) async fn list(
     let token = query::value(&pairs, TOKEN).filter(|token| !token.is_empty());
     let (mut at, mut inner) = place_of(nodes, token)?;
     let (mut sandboxes, mut missing) = (Vec::new(), Vec::new());
+    let mut ids = HashSet::new();
     let next = loop {
         let Some(number) = at else {
             break None;
         };
         at = nodes.table().node(number.index() + 1);
         let name = nodes.address(number).name();
-        if nodes.health(number) == NodeHealth::Lost {
+        let inner = inner.take();
+        let page = match nodes.health(number) {
+            NodeHealth::Lost => None,
+            _ => match page(nodes, number, client, parts, form, inner).await {
+                Err(error @ NodeError::Busy { .. }) => return Err(busy(&error)),
+                Err(error @ (NodeError::Connect { .. } | NodeError::Http { .. })) => {
+                    // It may be there again at once. Later it is lost.
+                    return Err(unreachable(&error, "the list would not be whole"));
+                }
+                // Nobody waits for the others because of one that drips, or answers with what is no list.
+                page => page.ok().filter(|page| !page.status.is_server_error()),
+            },
+        };
+        let Some(page) = page else {
             missing.push(name.to_owned());
-            inner = None;
             continue;
-        }
-        let page = page(nodes, number, client, parts, form, inner.take()).await;
-        let page = page.map_err(|error| unreachable(&error, "the list would not be whole"))?;
+        };
         if !page.status.is_success() {
             return Ok(answer::written(page.status, page.text.to_vec()));
         }
-        sandboxes.extend(page.sandboxes);
+        let (table, now) = (nodes.table(), nodes.now());
+        let shown = page.sandboxes.into_iter().filter(|sandbox| {
+            let id = id_of(sandbox).filter(|id| table.is_shown_by(number, id, now));
+            // Two nodes can show one that neither has named yet.
+            id.is_some_and(|id| ids.insert(id.to_owned()))
+        });
+        sandboxes.extend(shown);
+        drop(table);
         if let (Some(next), false) = (page.next, form == ListForm::Whole) {
             break Some(format!("{}.{next}", number.index()));
         }
@@ -73,6 +98,12 @@ pub(super) async fn list(
         }
     };
     Ok(written(form, sandboxes, next, &missing))
+}
+
+/// The id of a sandbox in a list, if it has one.
+fn id_of(sandbox: &Value) -> Option<&str> {
+    let id = sandbox.get("sandboxID").or_else(|| sandbox.get("id"))?;
+    id.as_str().filter(|id| destination::is_id(id))
 }
 
 fn written(form: ListForm, sandboxes: Vec<Value>, next: Option<String>, missing: &[String]) -> Response<Body> {
@@ -119,20 +150,20 @@ async fn page(
     form: ListForm,
     token: Option<String>,
 ) -> Result<NodePage, NodeError> {
-    let node = nodes.address(number);
     let mut asked = parts.clone();
     asked.uri = with_token(&parts.uri, token.as_deref());
     asked.headers.remove(CONTENT_LENGTH);
     let request = for_node(client, Request::from_parts(asked, body::empty()), None);
-    let (response, _held) = NodeConnection::open(node).await?.send(request).await?;
-    let status = response.status();
-    let next = response.headers().get(NEXT).and_then(|next| next.to_str().ok());
+    let connection = nodes.connect(number, client, request.headers()).await?;
+    let answered = nodes.waited(number, LIST_TIMEOUT, connection.ask(request, MAX_READ));
+    let (head, text, _connection) = answered.await?;
+    let status = head.status;
+    let next = head.headers.get(NEXT).and_then(|next| next.to_str().ok());
     let next = next.filter(|next| !next.is_empty()).map(str::to_owned);
-    let text = node::whole(node, response.into_body()).await?;
     let (sandboxes, next) = match status.is_success() {
         false => (Vec::new(), None),
         true => read(&text, form, next).map_err(|error| NodeError::Unreadable {
-            node: node.name().to_owned(),
+            node: nodes.address(number).name().to_owned(),
             source: error.into(),
         })?,
     };
@@ -197,6 +228,19 @@ mod tests {
                 expected,
                 "{given}"
             );
+        }
+    }
+
+    #[test]
+    fn what_names_no_sandbox_is_in_no_list() {
+        for (sandbox, id) in [
+            (json!({ "sandboxID": "i1" }), Some("i1")),
+            (json!({ "id": "i1" }), Some("i1")),
+            (json!({ "id": "../x" }), None),
+            (json!({ "id": 1 }), None),
+            (json!("i1"), None),
+        ] {
+            assert_eq!(id_of(&sandbox), id, "{sandbox}");
         }
     }
 

@@ -4,37 +4,45 @@
 //! with the key that its client showed, and the node judges it. Deliberately not here: volumes, secrets, templates, keys and
 //! everything else that belongs to one node.
 
+mod budget;
 mod creating;
 mod forwarding;
 mod listing;
 mod node;
+mod nodes;
 mod placement;
 mod polling;
+mod remembered;
 mod routing;
+mod unreachable;
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
 use http::request::Parts;
-use http::{Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use offleash_daemon::ApiKey;
+use offleash_daemon::{ApiKey, DaemonError};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
-use self::creating::RememberedCreates;
+use self::node::{MAX_READ, NodeError};
 pub use self::node::{NodeAddress, NodeAddressError};
-use self::node::{NodeConnection, NodeError};
-use self::placement::{NodeHealth, NodeNumber, PlacementTable, SandboxPlace};
-use self::polling::RefreshTurns;
+use self::nodes::{FrontNodes, MAX_OF_CLIENT};
+use self::placement::{NodeNumber, SandboxPlace};
 use self::routing::FrontRoute;
+use self::unreachable::{ASK_AGAIN, unreachable};
+use crate::control;
 use crate::http::answer::{self, ApiRefusal};
 use crate::http::body::{self, Body};
 use crate::http::clients::{ClientSlots, TooManyClients};
 use crate::http::destination;
+use crate::http::failure;
 use crate::http::peer::ClientConnection;
 use crate::journal::{Event, Journal, RequestEvent};
 use crate::server::connection::{self, ConnectionHold, RequestService};
@@ -45,11 +53,11 @@ use crate::server::{Certificate, Listen, ListenError, ServeError, TlsFiles, tls}
 const MAX_TURNED_AWAY: usize = 64;
 /// How long to wait after an accept that failed for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Connections at a time, and from one address: agents often come from few.
+/// Connections at a time, and from one address: half of those that a node takes of the front.
 const MAX_CONNECTIONS: usize = 16 * 1024;
-const MAX_OF_ADDRESS: usize = 12 * 1024;
-/// When it is worth asking again what a node that does not answer has.
-const ASK_AGAIN: Duration = Duration::from_secs(2);
+const MAX_OF_ADDRESS: usize = 2 * MAX_OF_CLIENT;
+/// How long a node may take to say what the front asks of it in a client's name: names, versions, whether it knows something.
+const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the owner of a front can set.
 #[derive(Debug)]
@@ -79,17 +87,6 @@ pub struct Front {
     slots: Arc<ClientSlots>,
 }
 
-/// The nodes of a front, and what is known of them.
-#[derive(Debug)]
-struct FrontNodes {
-    addresses: Vec<NodeAddress>,
-    key: ApiKey,
-    began: Instant,
-    table: Mutex<PlacementTable>,
-    creates: RememberedCreates,
-    turns: RefreshTurns,
-}
-
 #[derive(Debug)]
 struct FrontState {
     nodes: Arc<FrontNodes>,
@@ -116,14 +113,7 @@ impl Front {
             .domain
             .as_deref()
             .map(|domain| destination::without_port(domain).to_ascii_lowercase());
-        let nodes = Arc::new(FrontNodes {
-            table: Mutex::new(PlacementTable::new(config.nodes.iter().map(NodeAddress::weight))),
-            addresses: config.nodes,
-            key: config.key,
-            began: Instant::now(),
-            creates: RememberedCreates::default(),
-            turns: RefreshTurns::default(),
-        });
+        let nodes = Arc::new(FrontNodes::new(config.nodes, config.key));
         let state = Arc::new(FrontState {
             nodes,
             domain: domain.or_else(|| Some("localhost".to_owned()).filter(|_| address.ip().is_loopback())),
@@ -142,6 +132,24 @@ impl Front {
     /// What clients on this machine call the front, as in `http://127.0.0.1:3000`.
     pub fn url(&self) -> &str {
         &self.state.url
+    }
+
+    /// Asks every node once, so that a key that does not do is found out before anybody needs it.
+    ///
+    /// # Errors
+    /// When a node answers that does not take the key. Nodes that do not answer are asked again by [`Front::run`].
+    pub async fn check(&self) -> Result<(), ServeError> {
+        for refused in polling::ask_all(&self.state.nodes).await {
+            if let NodeError::Refused { node, status } = refused {
+                let why = match status {
+                    StatusCode::UNAUTHORIZED => "it has no such key",
+                    StatusCode::FORBIDDEN => "the key has not the scope `admin`",
+                    _ => continue,
+                };
+                return Err(ServeError::FrontKey { node, why });
+            }
+        }
+        Ok(())
     }
 
     /// Answers requests until `end` is there; then takes no more and lets those go on that began.
@@ -199,50 +207,6 @@ impl Front {
     }
 }
 
-impl FrontNodes {
-    fn table(&self) -> MutexGuard<'_, PlacementTable> {
-        // Every step leaves it whole.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn now(&self) -> Duration {
-        self.began.elapsed()
-    }
-
-    fn numbers(&self) -> impl Iterator<Item = NodeNumber> + use<> {
-        self.table().nodes()
-    }
-
-    fn address(&self, number: NodeNumber) -> &NodeAddress {
-        // Numbers are those of the table, which was made of the addresses.
-        &self.addresses[number.index()]
-    }
-
-    fn health(&self, number: NodeNumber) -> NodeHealth {
-        self.table().health(number, self.now())
-    }
-
-    /// The nodes that answer, the one with the least to do first.
-    fn alive(&self) -> Vec<NodeNumber> {
-        let (table, now) = (self.table(), self.now());
-        let mut alive: Vec<NodeNumber> = table
-            .nodes()
-            .filter(|node| table.health(*node, now) == NodeHealth::Alive)
-            .collect();
-        alive.sort_by_key(|node| table.load(*node));
-        alive
-    }
-
-    /// The names of nodes that do not answer.
-    fn silent(&self) -> Vec<&str> {
-        let (table, now) = (self.table(), self.now());
-        let silent = table
-            .nodes()
-            .filter(|node| table.health(*node, now) != NodeHealth::Alive);
-        silent.map(|node| self.address(node).name()).collect()
-    }
-}
-
 impl RequestService for FrontState {
     fn answer(
         &self,
@@ -291,19 +255,41 @@ impl FrontState {
         sandbox: &mut Option<String>,
     ) -> Result<Response<Body>, ApiRefusal> {
         let (parts, body) = request.into_parts();
-        if matches!(parts.method, http::Method::CONNECT | http::Method::TRACE) {
+        if matches!(parts.method, Method::CONNECT | Method::TRACE) {
             return Err(ApiRefusal::wrong_method(&parts.method).closing());
         }
+        if routing::is_addressed_twice(&parts) {
+            let told = "the request is addressed to more than one host";
+            return Err(ApiRefusal::bad_request(told).closing());
+        }
         let route = routing::route(&parts, self.domain.as_deref());
-        match route.map_err(|error| ApiRefusal::bad_request(error.to_string()))? {
+        let route = route.map_err(|error| ApiRefusal::bad_request(error.to_string()))?;
+        // Browsers ask without a key whether they may show one.
+        if route.needs_key() && parts.method != Method::OPTIONS {
+            self.shows_key(&parts.headers)?;
+        }
+        match route {
             FrontRoute::Health => Ok(answer::empty(StatusCode::NO_CONTENT)),
             FrontRoute::Ready => self.ready(),
             FrontRoute::Sandbox(id) => {
                 let node = self.node_of(&id).await;
                 *sandbox = Some(id);
-                self.forwarded(client, node?, parts, body).await
+                let node = match node? {
+                    Some(node) => node,
+                    // One that answers says in its own words that nobody has it.
+                    None => self.nobody_silent().and_then(|()| self.any())?,
+                };
+                self.forwarded(client, node, parts, body).await
             }
-            FrontRoute::Create => creating::create(&self.nodes, client, parts, creating::read(body).await?).await,
+            FrontRoute::SandboxApi(id) => {
+                let node = self.node_of(&id).await;
+                *sandbox = Some(id.clone());
+                match node? {
+                    Some(node) => self.forwarded(client, node, parts, body).await,
+                    None => self.asked_of_all(client, &id, parts, body).await,
+                }
+            }
+            FrontRoute::Create => creating::create(&self.nodes, client, parts, body).await,
             FrontRoute::List(form) => listing::list(&self.nodes, client, &parts, form).await,
             FrontRoute::Name => self.called(client, parts).await,
             FrontRoute::Version => self.version(client, parts).await,
@@ -325,12 +311,21 @@ impl FrontState {
         first.ok_or_else(|| ApiRefusal::new(StatusCode::SERVICE_UNAVAILABLE, "no node answers").retry_after(ASK_AGAIN))
     }
 
-    /// The node that has a sandbox. One that answers stands in when none of all has it: it says so in its own words.
-    async fn node_of(&self, id: &str) -> Result<NodeNumber, ApiRefusal> {
+    /// Refuses whoever shows no key, before anything is held for it. Whether a key is valid is a node's to say.
+    fn shows_key(&self, headers: &HeaderMap) -> Result<(), ApiRefusal> {
+        let shown = control::key(headers).ok().flatten();
+        if shown.is_some_and(|key| key.parse::<ApiKey>().is_ok()) {
+            return Ok(());
+        }
+        Err(failure::refusal(&*self.journal, &DaemonError::Unauthorized, false).closing())
+    }
+
+    /// The node that has a sandbox, as far as nodes have said.
+    async fn node_of(&self, id: &str) -> Result<Option<NodeNumber>, ApiRefusal> {
         for is_last in [false, true] {
             let place = self.nodes.table().find(id, self.nodes.now());
             match place {
-                SandboxPlace::At(node) => return Ok(node),
+                SandboxPlace::At(node) => return Ok(Some(node)),
                 SandboxPlace::Lost(node) => {
                     let told = format!(
                         "node {}, which has the sandbox, does not answer",
@@ -342,15 +337,74 @@ impl FrontState {
                 SandboxPlace::Unknown => {}
             }
         }
+        Ok(None)
+    }
+
+    /// Nobody is said not to have something while a node does not answer that may have it.
+    fn nobody_silent(&self) -> Result<(), ApiRefusal> {
         let silent = self.nodes.silent();
         if silent.is_empty() {
-            return self.any();
+            return Ok(());
         }
         let told = format!(
             "no node that answers has the sandbox; {} does not answer",
             silent.join(", ")
         );
         Err(ApiRefusal::new(StatusCode::SERVICE_UNAVAILABLE, told).retry_after(ASK_AGAIN))
+    }
+
+    /// Asks nodes one after the other for a sandbox that none has listed: it has ended, or its node has too many to list.
+    async fn asked_of_all(
+        &self,
+        client: &ClientConnection,
+        id: &str,
+        parts: Parts,
+        body: Incoming,
+    ) -> Result<Response<Body>, ApiRefusal> {
+        if !matches!(parts.method, Method::GET | Method::HEAD) {
+            // What is sent along can be sent once.
+            let mut asked = parts.clone();
+            asked.method = Method::GET;
+            asked.uri = routing::known_at(parts.uri.path(), id).parse().unwrap_or_default();
+            for name in [CONTENT_LENGTH, TRANSFER_ENCODING, EXPECT, CONNECTION] {
+                asked.headers.remove(name);
+            }
+            let knows = self.first_that_knows(client, &asked).await?;
+            let node = match knows {
+                Some((node, _)) => node,
+                None => self.nobody_silent().and_then(|()| self.any())?,
+            };
+            return self.forwarded(client, node, parts, body).await;
+        }
+        match self.first_that_knows(client, &parts).await? {
+            Some((_, answer)) => Ok(answer),
+            None => {
+                self.nobody_silent()?;
+                self.forwarded(client, self.any()?, parts, body).await
+            }
+        }
+    }
+
+    /// The first node that answers a request without a body otherwise than by 404, and its answer.
+    async fn first_that_knows(
+        &self,
+        client: &ClientConnection,
+        parts: &Parts,
+    ) -> Result<Option<(NodeNumber, Response<Body>)>, ApiRefusal> {
+        let mut failed = None;
+        for node in self.nodes.alive() {
+            let request = Request::from_parts(parts.clone(), body::empty());
+            let asked = forwarding::forward(&self.nodes, node, client, request);
+            match self.nodes.waited(node, ASK_TIMEOUT, asked).await {
+                Ok(answer) if answer.status() == StatusCode::NOT_FOUND => {}
+                Ok(answer) => return Ok(Some((node, answer))),
+                Err(error) => failed = Some(error),
+            }
+        }
+        match failed {
+            Some(error) => Err(unreachable(&error, "it may have what is asked for")),
+            None => Ok(None),
+        }
     }
 
     async fn forwarded(
@@ -361,30 +415,50 @@ impl FrontState {
         body: Incoming,
     ) -> Result<Response<Body>, ApiRefusal> {
         let request = Request::from_parts(parts, body.map_err(Into::into).boxed_unsync());
-        let answered = forwarding::forward(self.nodes.address(node), client, request).await;
+        let answered = forwarding::forward(&self.nodes, node, client, request).await;
         answered.map_err(|error| unreachable(&error, "what was asked may have been done"))
     }
 
-    /// Asks nodes for a name until one knows it.
+    /// Asks nodes for a name until one knows it; what the last one said, if none does.
     async fn called(&self, client: &ClientConnection, parts: Parts) -> Result<Response<Body>, ApiRefusal> {
-        let mut last = None;
+        let (mut last, mut failed) = (None, None);
         for node in self.nodes.alive() {
-            let request = Request::from_parts(parts.clone(), body::empty());
-            let answered = forwarding::forward(self.nodes.address(node), client, request).await;
-            let answered = answered.map_err(|error| unreachable(&error, "another node may have the name"))?;
-            if answered.status() != StatusCode::NOT_FOUND {
-                return Ok(answered);
+            match self.asked(node, client, parts.clone()).await {
+                Ok((status, text)) if is_no_name(status, &text) => last = Some((status, text)),
+                Ok((status, text)) => return Ok(answer::written(status, text.to_vec())),
+                Err(error) => failed = Some(error),
             }
-            last = Some(answered);
         }
-        last.map_or_else(|| self.any().map(|_| answer::empty(StatusCode::NOT_FOUND)), Ok)
+        match (failed, last) {
+            (Some(error), _) => Err(unreachable(&error, "it may know the name")),
+            (None, Some((status, text))) => Ok(answer::written(status, text.to_vec())),
+            (None, None) => self.any().map(|_| answer::empty(StatusCode::NOT_FOUND)),
+        }
+    }
+
+    /// Asks a node what has no body, and reads all that it answers.
+    async fn asked(
+        &self,
+        number: NodeNumber,
+        client: &ClientConnection,
+        parts: Parts,
+    ) -> Result<(StatusCode, Bytes), NodeError> {
+        let asked = async {
+            let connection = self.nodes.connect(number, client, &parts.headers).await?;
+            let request = Request::from_parts(parts, body::empty());
+            connection
+                .ask(forwarding::for_node(client, request, None), MAX_READ)
+                .await
+        };
+        let (head, text, _connection) = self.nodes.waited(number, ASK_TIMEOUT, asked).await?;
+        Ok((head.status, text))
     }
 
     /// A node's version, to a client that the node knows, with the address of the front.
     async fn version(&self, client: &ClientConnection, parts: Parts) -> Result<Response<Body>, ApiRefusal> {
-        let node = self.nodes.address(self.any()?);
-        let request = Request::from_parts(parts, body::empty());
-        let told = asked_for_version(node, client, request).await;
+        let number = self.any()?;
+        let node = self.nodes.address(number);
+        let told = self.asked(number, client, parts).await;
         let (status, text) = told.map_err(|error| unreachable(&error, "it was asked for its version"))?;
         if status != StatusCode::OK {
             return Ok(answer::written(status, text.to_vec()));
@@ -401,19 +475,13 @@ impl FrontState {
     }
 }
 
-async fn asked_for_version(
-    node: &NodeAddress,
-    client: &ClientConnection,
-    request: Request<Body>,
-) -> Result<(StatusCode, bytes::Bytes), NodeError> {
-    let request = forwarding::for_node(client, request, None);
-    let (response, _held) = NodeConnection::open(node).await?.send(request).await?;
-    let status = response.status();
-    Ok((status, node::whole(node, response.into_body()).await?))
+/// Whether a node says that it knows no sandbox of a name.
+fn is_no_name(status: StatusCode, text: &[u8]) -> bool {
+    let said = || serde_json::from_slice::<Value>(text).unwrap_or_default();
+    let is_empty = |said: &Value| said["id"].is_null() && said["others"].as_array().is_none_or(Vec::is_empty);
+    status == StatusCode::NOT_FOUND || (status == StatusCode::OK && is_empty(&said()))
 }
 
-/// What a client is told when a node does not answer; the cause names addresses of nodes, which are no secret of anybody's.
-fn unreachable(error: &NodeError, what: &str) -> ApiRefusal {
-    let told = format!("{error}: {what}");
-    ApiRefusal::new(StatusCode::SERVICE_UNAVAILABLE, told).retry_after(ASK_AGAIN)
-}
+#[cfg(test)]
+#[path = "front_tests.rs"]
+mod tests;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{HOST, HeaderValue};
+use http::response::Parts;
 use http::uri::{Authority, Scheme};
 use http::{Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Limited};
@@ -15,6 +16,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
 
+use super::budget::BudgetShare;
 use crate::http::body::Body;
 use crate::http::connect::connect;
 
@@ -24,7 +26,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_HEAD: usize = 64 * 1024;
 const MAX_FIELDS: usize = 200;
 /// What is read of an answer that the front reads itself.
-const MAX_READ: usize = 64 << 20;
+pub(super) const MAX_READ: usize = 64 << 20;
 /// The highest weight of a node.
 const MAX_WEIGHT: u32 = 1000;
 
@@ -139,13 +141,24 @@ pub(super) enum NodeError {
     /// It took too long.
     #[error("node {node} takes too long")]
     Late { node: String },
+    /// It stopped answering meanwhile.
+    #[error("node {node} does not answer any more")]
+    Lost { node: String },
+    /// It has as many requests of the front, or of this client, as it may: nothing was sent.
+    #[error("node {node} has as many requests under way {whose} as it may have through this front")]
+    Busy { node: String, whose: &'static str },
+    /// It names sandboxes that another node has.
+    #[error("node {node} lists sandboxes of node {other}: they are two names of one machine, or one of them lies")]
+    Doubled { node: String, other: String },
 }
 
-/// A connection to a node, for one request.
+/// A connection to a node, for one request at a time.
 #[derive(Debug)]
 pub(super) struct NodeConnection {
     sender: SendRequest<Body>,
     node: NodeAddress,
+    /// Its place among the requests to the node.
+    _place: Option<BudgetShare>,
 }
 
 impl NodeConnection {
@@ -174,42 +187,54 @@ impl NodeConnection {
         // It ends with the answer, or with the sender.
         tokio::spawn(connection.with_upgrades());
         let node = node.clone();
-        Ok(Self { sender, node })
+        let _place = None;
+        Ok(Self { sender, node, _place })
     }
 
-    /// Sends the one request, and waits for the head of its answer. The sender is the answer's hold on the connection.
+    /// The same connection, which holds a place until it ends.
+    pub(super) fn at(mut self, place: BudgetShare) -> Self {
+        self._place = Some(place);
+        self
+    }
+
+    /// Whether a further request can be sent over it, as far as is known.
+    pub(super) fn is_open(&self) -> bool {
+        !self.sender.is_closed()
+    }
+
+    /// Sends a request, and waits for the head of its answer, which ends early if the connection is dropped.
     ///
     /// # Errors
     /// `Http`.
-    pub(super) async fn send(
-        mut self,
-        mut request: Request<Body>,
-    ) -> Result<(Response<Incoming>, SendRequest<Body>), NodeError> {
+    pub(super) async fn send(mut self, mut request: Request<Body>) -> Result<(Response<Incoming>, Self), NodeError> {
+        let failed = |source| NodeError::Http {
+            node: self.node.name().to_owned(),
+            source,
+        };
         if !request.headers().contains_key(HOST)
             && let Ok(host) = HeaderValue::from_str(self.node.name())
         {
             request.headers_mut().insert(HOST, host);
         }
-        let answered = self.sender.send_request(request).await;
-        let response = answered.map_err(|source| NodeError::Http {
-            node: self.node.name().to_owned(),
+        self.sender.ready().await.map_err(failed)?;
+        let response = self.sender.send_request(request).await.map_err(failed)?;
+        Ok((response, self))
+    }
+
+    /// Sends a request, and reads all of its answer, of at most `most` bytes.
+    ///
+    /// # Errors
+    /// `Http`; `Unreadable`, also for an answer that is longer.
+    pub(super) async fn ask(self, request: Request<Body>, most: usize) -> Result<(Parts, Bytes, Self), NodeError> {
+        let (response, connection) = self.send(request).await?;
+        let (head, answer) = response.into_parts();
+        let read = Limited::new(answer, most).collect().await;
+        let read = read.map_err(|source| NodeError::Unreadable {
+            node: connection.node.name().to_owned(),
             source,
         })?;
-        Ok((response, self.sender))
+        Ok((head, read.to_bytes(), connection))
     }
-}
-
-/// All of an answer, for who reads it here.
-///
-/// # Errors
-/// `Unreadable`, also for one that is longer than such answers are.
-pub(super) async fn whole(node: &NodeAddress, answer: Incoming) -> Result<Bytes, NodeError> {
-    let read = Limited::new(answer, MAX_READ).collect().await;
-    let read = read.map_err(|source| NodeError::Unreadable {
-        node: node.name().to_owned(),
-        source,
-    })?;
-    Ok(read.to_bytes())
 }
 
 #[cfg(test)]

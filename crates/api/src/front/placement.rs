@@ -9,6 +9,9 @@ use std::time::Duration;
 /// After how long without an answer a node is lost.
 pub(crate) const LOST_AFTER: Duration = Duration::from_secs(8);
 
+/// How many sandboxes of one node are kept in mind; who asks for another one is led to it by asking all.
+pub(crate) const MAX_OF_NODE: usize = 100_000;
+
 /// A node, by its place among those that the front was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct NodeNumber(usize);
@@ -47,13 +50,6 @@ pub(crate) enum SandboxPlace {
 pub(crate) struct ListQuestion {
     node: NodeNumber,
     step: u64,
-}
-
-impl ListQuestion {
-    /// Who was asked.
-    pub(crate) fn node(&self) -> NodeNumber {
-        self.node
-    }
 }
 
 /// A sandbox that a node is being asked to make; it counts as one of the node's until it is settled.
@@ -132,6 +128,15 @@ impl PlacementTable {
         }
     }
 
+    /// For how long a node that says nothing is not lost yet; `None` if it is.
+    pub(crate) fn time_left(&self, node: NodeNumber, now: Duration) -> Option<Duration> {
+        let heard = self.entry(node).and_then(|entry| entry.heard).unwrap_or_default();
+        heard
+            .saturating_add(LOST_AFTER)
+            .checked_sub(now)
+            .filter(|left| !left.is_zero())
+    }
+
     /// How many sandboxes a node has, those that it is making among them.
     pub(crate) fn load(&self, node: NodeNumber) -> u64 {
         self.entry(node).map_or(0, NodeEntry::load)
@@ -143,19 +148,30 @@ impl PlacementTable {
         ListQuestion { node, step }
     }
 
+    /// A node answered, with whatever: it is there.
+    pub(crate) fn heard(&mut self, node: NodeNumber, now: Duration) {
+        if let Some(entry) = self.nodes.get_mut(node.0) {
+            entry.heard = entry.heard.max(Some(now));
+        }
+    }
+
     /// A node answered with sandboxes, of `total` that it has.
     ///
     /// A list in which all are removes those that were known before the question. A sandbox that another node has, which
-    /// answers, too, stays with that: it is shown once.
-    pub(crate) fn answered(&mut self, question: ListQuestion, now: Duration, ids: HashSet<String>, total: u64) {
+    /// answers, too, stays with that: it is shown once. Such a node is told, if there is one.
+    pub(crate) fn answered(
+        &mut self,
+        question: ListQuestion,
+        now: Duration,
+        ids: HashSet<String>,
+        total: u64,
+    ) -> Option<NodeNumber> {
         let ListQuestion { node, step } = question;
         let step_now = self.next_step();
-        let Some(entry) = self.nodes.get_mut(node.0) else {
-            return;
-        };
-        entry.heard = entry.heard.max(Some(now));
+        self.heard(node, now);
+        let entry = self.nodes.get_mut(node.0)?;
         if step <= entry.listed {
-            return;
+            return None;
         }
         entry.listed = step;
         let named = u64::try_from(ids.len()).unwrap_or(u64::MAX);
@@ -167,16 +183,21 @@ impl PlacementTable {
                 self.forget(node, &id);
             }
         }
+        let mut doubled = None;
         for id in ids {
-            self.learn(node, id, step_now, now);
+            doubled = self.learn(node, id, step_now, now).or(doubled);
         }
+        doubled
     }
 
     /// The node that is to make a sandbox: the one with the fewest for its weight, of those that answer and were not `tried`.
     pub(crate) fn place(&mut self, now: Duration, tried: &[NodeNumber]) -> Option<PlacedCreate> {
         let count = self.nodes.len();
         let in_turn = (0..count).map(|offset| NodeNumber((self.turn + offset) % count));
+        // One that has listed nothing yet may not know the front's key: its sandboxes would not be found again.
+        let has_listed = |node: &NodeNumber| self.entry(*node).is_some_and(|entry| entry.listed > 0);
         let able = in_turn.filter(|node| !tried.contains(node) && self.health(*node, now) == NodeHealth::Alive);
+        let able = able.filter(has_listed);
         let node = able.min_by(|one, other| self.share(*one).cmp(&self.share(*other)))?;
         self.place_at(node, now)
     }
@@ -221,22 +242,32 @@ impl PlacementTable {
         }
     }
 
-    fn learn(&mut self, node: NodeNumber, id: String, step: u64, now: Duration) {
-        match self.sandboxes.get(&id) {
-            Some(other) if *other != node => {
-                if self.health(*other, now) != NodeHealth::Lost {
-                    return;
-                }
-                // Its state directory may have come back elsewhere.
-                let other = *other;
-                self.forget(other, &id);
-            }
-            _ => {}
+    /// Whether a sandbox that a node shows is shown: not when another one has it that answers.
+    pub(crate) fn is_shown_by(&self, node: NodeNumber, id: &str, now: Duration) -> bool {
+        self.other_with(node, id, now).is_none()
+    }
+
+    /// Another node that has a sandbox, and answers.
+    fn other_with(&self, node: NodeNumber, id: &str, now: Duration) -> Option<NodeNumber> {
+        let other = self.sandboxes.get(id).copied().filter(|other| *other != node)?;
+        (self.health(other, now) != NodeHealth::Lost).then_some(other)
+    }
+
+    /// Keeps in mind that a node has a sandbox, unless another one has it, which is told.
+    fn learn(&mut self, node: NodeNumber, id: String, step: u64, now: Duration) -> Option<NodeNumber> {
+        if let Some(other) = self.other_with(node, &id, now) {
+            return Some(other);
         }
-        if let Some(entry) = self.nodes.get_mut(node.0) {
+        if let Some(other) = self.sandboxes.get(&id).copied().filter(|other| *other != node) {
+            // Its state directory may have come back elsewhere.
+            self.forget(other, &id);
+        }
+        let entry = self.nodes.get_mut(node.0)?;
+        if entry.sandboxes.len() < MAX_OF_NODE || entry.sandboxes.contains_key(&id) {
             entry.sandboxes.insert(id.clone(), step);
             self.sandboxes.insert(id, node);
         }
+        None
     }
 
     fn entry(&self, node: NodeNumber) -> Option<&NodeEntry> {

@@ -114,6 +114,46 @@ fn a_sandbox_is_at_one_node_and_moves_only_from_one_that_is_lost() {
 }
 
 #[test]
+fn whoever_lists_what_another_node_has_is_told_and_shows_it_not() {
+    let mut table = empty(&[1, 1]);
+    let [one, other] = [NodeNumber(0), NodeNumber(1)];
+    list(&mut table, one, SECOND, ids(["a"]));
+    let question = table.ask(other);
+    assert_eq!(table.answered(question, SECOND, ids(["a", "b"]), 2), Some(one));
+    let shown = |table: &PlacementTable, node, id, now| table.is_shown_by(node, id, now);
+    assert!(shown(&table, one, "a", SECOND) && !shown(&table, other, "a", SECOND));
+    assert!(shown(&table, other, "b", SECOND) && shown(&table, other, "unknown", SECOND));
+    table.heard(other, LOST_AFTER * 2);
+    assert!(shown(&table, other, "a", LOST_AFTER * 2), "the other one is lost");
+}
+
+#[test]
+fn any_answer_is_one_and_only_a_list_brings_sandboxes() {
+    let mut table = PlacementTable::new([1]);
+    let node = NodeNumber(0);
+    assert_eq!(table.time_left(node, SECOND), Some(LOST_AFTER - SECOND));
+    table.heard(node, LOST_AFTER);
+    assert_eq!(table.health(node, LOST_AFTER + SECOND), NodeHealth::Alive);
+    assert_eq!(table.time_left(node, LOST_AFTER + SECOND), Some(LOST_AFTER - SECOND));
+    assert_eq!(table.time_left(node, LOST_AFTER * 2), None);
+    assert!(table.place(LOST_AFTER + SECOND, &[]).is_none(), "it has listed nothing");
+    list(&mut table, node, LOST_AFTER + SECOND, ids([]));
+    assert!(table.place(LOST_AFTER + SECOND, &[]).is_some());
+}
+
+#[test]
+fn a_node_that_lists_ever_others_fills_no_memory() {
+    let mut table = empty(&[1]);
+    for round in 0..3 {
+        let names = (0..MAX_OF_NODE).map(|number| format!("{round}x{number}")).collect();
+        let question = table.ask(NodeNumber(0));
+        // It says that there are more, so nothing that was known is gone.
+        let _doubled = table.answered(question, SECOND, names, u64::MAX);
+    }
+    assert_eq!(table.sandboxes.len(), MAX_OF_NODE);
+}
+
+#[test]
 fn a_create_that_came_to_nothing_does_not_count() {
     let mut table = empty(&[1]);
     let placed = table.place(SECOND, &[]).unwrap();

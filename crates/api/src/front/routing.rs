@@ -1,6 +1,7 @@
 //! What of a front's requests goes where. Pure: reads the head of a request, and knows no node.
 
 use http::Method;
+use http::header::HOST;
 use http::request::Parts;
 
 use crate::http::destination::{self, DestinationError, RequestDestination};
@@ -12,8 +13,10 @@ pub(super) enum FrontRoute {
     Health,
     /// The front: whether a node can take sandboxes.
     Ready,
-    /// The node of a sandbox.
+    /// The node of a sandbox, and what is inside: whoever asks shows a key, a token, a signature, or nothing.
     Sandbox(String),
+    /// The node that knows a sandbox, also one that has ended: whoever asks shows a key.
+    SandboxApi(String),
     /// The node that is chosen for a new sandbox.
     Create,
     /// All nodes, one after the other: sandboxes, in the form of a route.
@@ -40,16 +43,46 @@ pub(super) enum ListForm {
 }
 
 /// Below these the segment that follows is the id of a sandbox.
-const OF_SANDBOX: [&str; 8] = [
+const OF_SANDBOX: [&str; 7] = [
     "/v1/sandboxes/",
     "/v2/sandboxes/",
     "/sandboxes/",
     "/events/sandboxes/",
-    "/v1/sessions/",
     "/api/sandbox/",
     "/api/toolbox/",
-    destination::BROWSER_PREFIX,
+    SESSIONS,
 ];
+const SESSIONS: &str = "/v1/sessions/";
+
+impl FrontRoute {
+    /// Whether nobody is answered who shows no key.
+    pub(super) fn needs_key(&self) -> bool {
+        matches!(self, Self::SandboxApi(_) | Self::Create | Self::List(_) | Self::Name)
+    }
+}
+
+/// Whether a request says twice, and differently, what it is addressed to: who gets it might go by the other one.
+pub(super) fn is_addressed_twice(parts: &Parts) -> bool {
+    let mut hosts = parts.headers.get_all(HOST).iter();
+    let host = hosts.next();
+    let differs = match (parts.uri.authority(), host) {
+        (Some(authority), Some(host)) => !authority.as_str().as_bytes().eq_ignore_ascii_case(host.as_bytes()),
+        _ => false,
+    };
+    differs || hosts.next().is_some()
+}
+
+/// Where a node says whether it knows a sandbox, living or ended, that a request names.
+pub(super) fn known_at(path: &str, id: &str) -> String {
+    let prefix = match path
+        .trim_start_matches('/')
+        .starts_with(SESSIONS.trim_start_matches('/'))
+    {
+        true => SESSIONS,
+        false => "/v1/sandboxes/",
+    };
+    format!("{prefix}{id}")
+}
 
 /// Says who answers a request.
 ///
@@ -63,11 +96,15 @@ pub(super) fn route(parts: &Parts, domain: Option<&str>) -> Result<FrontRoute, D
     }
     // SDKs put their path behind an address that may end with a slash.
     let path = format!("/{}", parts.uri.path().trim_start_matches('/'));
-    for prefix in OF_SANDBOX {
-        let id = path.strip_prefix(prefix).and_then(|rest| rest.split('/').next());
-        if let Some(id) = id.filter(|id| destination::is_id(id)) {
-            return Ok(FrontRoute::Sandbox(id.to_owned()));
-        }
+    let below = |prefix: &str| {
+        let id = path.strip_prefix(prefix)?.split('/').next();
+        id.filter(|id| destination::is_id(id)).map(str::to_owned)
+    };
+    if let Some(id) = below(destination::BROWSER_PREFIX) {
+        return Ok(FrontRoute::Sandbox(id));
+    }
+    if let Some(id) = OF_SANDBOX.into_iter().find_map(below) {
+        return Ok(FrontRoute::SandboxApi(id));
     }
     Ok(match (&parts.method, path.as_str()) {
         (_, "/healthz") => FrontRoute::Health,
@@ -103,7 +140,7 @@ mod tests {
 
     #[test]
     fn every_way_to_a_sandbox_leads_to_its_node() {
-        let node = Ok(FrontRoute::Sandbox("i1".to_owned()));
+        let api = Ok(FrontRoute::SandboxApi("i1".to_owned()));
         for path in [
             "/sandboxes/i1",
             "//sandboxes/i1/pause",
@@ -113,13 +150,46 @@ mod tests {
             "/api/sandbox/i1/stop",
             "/api/toolbox/i1/files/info?path=a",
             "/events/sandboxes/i1",
-            "/_browser/i1",
-            "/_port/i1/8000/a?b=c",
         ] {
+            assert_eq!(routed(Request::get(path)), api, "{path}");
+        }
+        let node = Ok(FrontRoute::Sandbox("i1".to_owned()));
+        for path in ["/_browser/i1", "/_port/i1/8000/a?b=c"] {
             assert_eq!(routed(Request::get(path)), node, "{path}");
         }
         assert_eq!(routed(Request::get("/files").header("e2b-sandbox-id", "i1")), node);
         assert_eq!(routed(Request::get("/").header("host", "8000-i1.box.test")), node);
+    }
+
+    #[test]
+    fn a_request_is_addressed_once() {
+        for (uri, hosts, expected) in [
+            ("/sandboxes", &["box.test"][..], false),
+            ("/sandboxes", &[], false),
+            ("http://box.test:3000/x", &["Box.Test:3000"], false),
+            ("http://box.test/x", &[], false),
+            ("http://box.test/x", &["8000-i1.box.test"], true),
+            ("http://u@box.test/x", &["box.test"], true),
+            ("/x", &["box.test", "8000-i1.box.test"], true),
+        ] {
+            let mut request = Request::get(uri);
+            for host in hosts {
+                request = request.header("host", *host);
+            }
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            assert_eq!(is_addressed_twice(&parts), expected, "{uri} {hosts:?}");
+        }
+    }
+
+    #[test]
+    fn what_has_ended_is_asked_for_where_it_is_known() {
+        for (path, expected) in [
+            ("/v1/sessions/i1/release", "/v1/sessions/i1"),
+            ("//v1/sessions/i1", "/v1/sessions/i1"),
+            ("/sandboxes/i1/pause", "/v1/sandboxes/i1"),
+        ] {
+            assert_eq!(known_at(path, "i1"), expected);
+        }
     }
 
     #[test]

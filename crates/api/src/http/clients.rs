@@ -114,7 +114,7 @@ impl Drop for ClientSlot {
 }
 
 /// What counts as one address: of the sixth version the network, in which a client has as many as it likes.
-fn counted(address: IpAddr) -> IpAddr {
+pub(crate) fn counted(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let network = u128::from(address) & !u128::from(u64::MAX);

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::{Body as _, Incoming};
 use serde::de::DeserializeOwned;
 
 use crate::http::answer::ApiRefusal;
+use crate::http::body::BodyError;
 
 /// The most that a body of the control plane may have.
 pub(crate) const MAX_BODY: usize = 1024 * 1024;
@@ -100,7 +101,19 @@ fn in_plain_words(why: &str) -> String {
 /// # Errors
 /// As [`read`], but that it is no JSON is not found out.
 pub(crate) async fn unread(most: usize, body: Incoming) -> Result<Bytes, ApiRefusal> {
-    let bytes = bytes(body, most).await?;
+    unread_while(most, body, |_| Ok(())).await
+}
+
+/// The same; `room` is asked before more bytes are held, and its refusal ends the reading.
+///
+/// # Errors
+/// As [`unread`], and what `room` says.
+pub(crate) async fn unread_while(
+    most: usize,
+    body: Incoming,
+    room: impl FnMut(usize) -> Result<(), ApiRefusal>,
+) -> Result<Bytes, ApiRefusal> {
+    let bytes = bytes(body, most, room).await?;
     if depth(&bytes) > MAX_DEPTH {
         return Err(ApiRefusal::bad_request(format!("the body may nest {MAX_DEPTH} deep")));
     }
@@ -131,14 +144,32 @@ fn depth(text: &[u8]) -> usize {
 }
 
 /// Reads a body of at most `most` bytes.
-async fn bytes(mut body: Incoming, most: usize) -> Result<Bytes, ApiRefusal> {
+///
+/// Its frames are copied: each may hold a buffer that is larger than itself.
+async fn bytes(
+    mut body: Incoming,
+    most: usize,
+    mut room: impl FnMut(usize) -> Result<(), ApiRefusal>,
+) -> Result<Bytes, ApiRefusal> {
     let announced = body.size_hint().lower();
     if announced > u64::try_from(most).unwrap_or(u64::MAX) {
         return Err(too_large(most, body));
     }
-    let collected = tokio::time::timeout(BODY_TIMEOUT, Limited::new(&mut body, most).collect()).await;
-    match collected {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+    let mut read = BytesMut::new();
+    let reading = async {
+        let mut limited = Limited::new(&mut body, most);
+        while let Some(frame) = limited.frame().await {
+            let Ok(data) = frame?.into_data() else { continue };
+            if let Err(refusal) = room(data.len()) {
+                return Ok(Some(refusal.closing()));
+            }
+            read.extend_from_slice(&data);
+        }
+        Ok::<_, BodyError>(None)
+    };
+    match tokio::time::timeout(BODY_TIMEOUT, reading).await {
+        Ok(Ok(None)) => Ok(read.freeze()),
+        Ok(Ok(Some(refusal))) => Err(refusal),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(most, body)),
         Ok(Err(_)) => Err(ApiRefusal::bad_request(
             "the body ended early or is not what its head announced",

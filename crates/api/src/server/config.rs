@@ -93,6 +93,14 @@ pub enum ServeError {
     /// Its certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// A node does not take the key of a front.
+    #[error("node {node} refuses the key of the front: {why}")]
+    FrontKey {
+        /// The node's host and port.
+        node: String,
+        /// What is wrong with the key.
+        why: &'static str,
+    },
 }
 
 impl ServeError {
@@ -108,6 +116,10 @@ impl ServeError {
             }
             Self::Listen(ListenError::Inherited(_)) => "the socket unit must have one `ListenStream=` with an address",
             Self::Listen(ListenError::Local { .. }) => "the state directory must be one that this user can write to",
+            Self::FrontKey { .. } => {
+                "a front needs one key of the scope `admin` on all nodes; on each: `offleash key create --name front --scope \
+                 admin --key-file FILE`"
+            }
             Self::Tls(_) => "both files must be PEM, the certificate first among those that lead to its authority",
         }
     }

@@ -12,7 +12,7 @@ use super::{explained, inherited, memory, prepare_process};
 use crate::args::{FrontArgs, ListenAt};
 use crate::end_signal::end_signal;
 use crate::failure::Failure;
-use crate::key::read_key;
+use crate::key::read_private_key;
 use crate::terminal;
 
 /// Threads that pass requests on.
@@ -45,7 +45,7 @@ pub(crate) fn front(arguments: &FrontArgs) -> Result<ExitCode, Failure> {
         insecure_public: arguments.insecure_public,
         domain: arguments.domain.clone(),
         nodes: arguments.node.clone(),
-        key: read_key(&arguments.key_file)?,
+        key: read_private_key(&arguments.key_file)?,
         drain: DRAIN,
     };
     prepare_process();
@@ -66,6 +66,7 @@ async fn run(config: FrontConfig, lines: Arc<JsonLines>) -> Result<(), Failure> 
     let front = Front::bind(config, Arc::clone(&lines) as _)
         .await
         .map_err(|error| explained(&error))?;
+    front.check().await.map_err(|error| explained(&error))?;
     let url = front.url();
     terminal::print(format!("export E2B_API_URL={url}\nexport E2B_SANDBOX_URL={url}\n").as_bytes())?;
     super::manager::tell("READY=1");

@@ -1,8 +1,10 @@
 //! `offleash front` before real servers, each a node with a state directory of its own.
 
 use std::collections::BTreeSet;
+use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Stdio};
 
 use rustix::process::Signal;
@@ -72,6 +74,7 @@ fn node(keys: &[(&str, &str)]) -> Server {
     for (scope, key) in keys {
         let file = server.site.root().join(format!("{scope}.key"));
         std::fs::write(&file, format!("{key}\n")).unwrap();
+        std::fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
         for _ in 0..2 {
             let file = file.to_str().unwrap();
             let printed = server
@@ -92,7 +95,16 @@ fn sandboxes_of_two_nodes_are_made_found_and_listed_as_those_of_one_server() {
     let front = FrontProcess::start(&nodes[0].site, &addresses);
     let is_known = |at: &Server, id: &str| at.ask(&user, &format!("GET /v1/sandboxes/{id}"), "").status == 200;
 
-    // No key, no sandbox: the node judges.
+    // With a key that may not ask what it has to there is no front.
+    let file = nodes[0].site.root().join("create.key");
+    let node = format!("http://{}", addresses[1]);
+    let told = refused(
+        &nodes[0].site,
+        &["front", "--node", &node, "--key-file", file.to_str().unwrap()],
+    );
+    assert!(told.contains("has not the scope `admin`"), "{told}");
+
+    // No key, no sandbox.
     front
         .ask("", "POST /v2/sandboxes", "{\"templateID\":\"base\"}")
         .assert_refused(401);
@@ -185,8 +197,15 @@ fn refused(site: &Site, words: &[&str]) -> String {
 fn a_front_that_cannot_be_one_says_why() {
     let site = Site::new();
     let key = site.write("key", format!("e2b_{}\n", "0".repeat(40)));
-    let key = key.to_str().unwrap();
     let short = site.write("short", "e2b_12\n");
+    for file in [&key, &short] {
+        std::fs::set_permissions(file, Permissions::from_mode(0o600)).unwrap();
+    }
+    let key = key.to_str().unwrap();
+    let open = site.write("open", format!("e2b_{}\n", "0".repeat(40)));
+    std::fs::set_permissions(&open, Permissions::from_mode(0o644)).unwrap();
+    let pipe = site.root().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
     for (words, why) in [
         (
             vec!["--node", "http://a:1", "--key-file", "/nonexistent"],
@@ -195,6 +214,14 @@ fn a_front_that_cannot_be_one_says_why() {
         (
             vec!["--node", "http://a:1", "--key-file", short.to_str().unwrap()],
             "not an API key",
+        ),
+        (
+            vec!["--node", "http://a:1", "--key-file", open.to_str().unwrap()],
+            "everybody may read it",
+        ),
+        (
+            vec!["--node", "http://a:1", "--key-file", pipe.to_str().unwrap()],
+            "no regular file",
         ),
         (
             vec!["--node", "http://a:1", "--node", "http://a:1=2", "--key-file", key],
