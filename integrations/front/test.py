@@ -59,7 +59,8 @@ class Node:
                 status, headers, body = answer
                 write(writer, f"HTTP/1.1 {status} -", headers, body)
                 await writer.drain()
-        except (ConnectionError, asyncio.IncompleteReadError):
+        # The front keeps a connection; the program may end before it.
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
             writer.close()
@@ -80,9 +81,8 @@ class Node:
                 self.unanswered -= 1
                 return None
             return 201, {}, {"sandboxID": made}
-        if url.path == "/v1/overview":
-            listed = list(self.sandboxes)
-            return 200, {}, {"total": len(listed), "sandboxes": [{"id": one} for one in listed]}
+        if url.path == "/v1/overview/ids":
+            return 200, {}, {"ids": list(self.sandboxes)}
         if url.path == "/v2/sandboxes":
             pairs = parse_qs(url.query)
             limit, after = int(pairs.get("limit", ["100"])[0]), int(pairs.get("nextToken", ["0"])[0])
@@ -250,6 +250,7 @@ async def main():
         await node.start()
     with tempfile.TemporaryDirectory() as place:
         key = Path(place) / "key"
+        key.touch(mode=0o600)
         key.write_text(KEY)
         words = [os.environ.get("OFFLEASH_BINARY", "offleash"), "front", "--listen", "127.0.0.1:0", "--key-file", str(key)]
         words += [word for node in nodes for word in ("--node", f"http://127.0.0.1:{node.port}")]
