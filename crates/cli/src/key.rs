@@ -58,7 +58,7 @@ const MAX_KEY_FILE: u64 = 1024;
 const READ_BY_OTHERS: u32 = 0o004;
 
 /// Reads a key from a file, which may end with a line break.
-fn read_key(file: &Path) -> Result<ApiKey, Failure> {
+pub(crate) fn read_key(file: &Path) -> Result<ApiKey, Failure> {
     let opened = File::open(file).map_err(|error| unread(file, &error))?;
     read_opened(file, opened)
 }
