@@ -138,6 +138,9 @@ built-in one.
 | `snapshot-and-pause` | the same as `pause`, and a checkpoint of the files is made |
 | `kill` | the same as `alert`, and the sandbox is ended; in mode `rw` nothing is written back |
 
+A command that ends before it was looked at is looked at then. A `kill` of that moment ends it all the same, and nothing is written back; every other
+action says that it had ended already. Of a run that is younger than a tenth of a second, only files are looked at.
+
 Nobody resumes a run, so rules that pause are for sandboxes of a server; `run` and `mcp` refuse them.
 
 Each firing is in the [record](record.md#alertrecord) with its evidence: the rule, the figure, the threshold, the window, and a
@@ -191,14 +194,12 @@ November 2026, two CPUs under load, unoptimized build:
 ## Cost
 
 Two servers had 100 sandboxes each at the same time, one with the built-in rules, one with none. CPU time of the servers and of the
-processes that hold the sandboxes, medians of 5 rounds of 6 seconds, unoptimized build, load average 20 to 50:
+processes that hold the sandboxes, medians of 12 rounds, released build (`cargo xtask bench monitoring --binary PATH`):
 
 | in each sandbox | with rules | without | more |
 |---|---|---|---|
-| nothing runs | 72 ms a second | 65 | 7 (0.7 % of a CPU) |
-| something is done every second | 387 | 364 | 26 (2.6 %) |
-
-`cargo xtask bench monitoring` measures the same of a released build.
+| nothing runs | 26 ms a second | 22 | 3.6 (0.36 % of a CPU) |
+| something is done every second | 168 | 138 | 29 (2.9 %) |
 ";
 
 pub(crate) const POLICY_BEGINNING: &str = r"A policy is a TOML file. `offleash run --policy FILE` uses it, and `offleash policy check FILE` checks it.
