@@ -100,6 +100,12 @@ impl SharedBudget {
         }
     }
 
+    /// How much all have.
+    #[cfg(test)]
+    pub(super) fn spent(&self) -> usize {
+        self.lock().all
+    }
+
     /// Every step leaves the counts whole.
     fn lock(&self) -> MutexGuard<'_, SpentBudget> {
         self.spent.lock().unwrap_or_else(PoisonError::into_inner)

@@ -23,7 +23,7 @@ use crate::http::peer::ClientConnection;
 use crate::http::{destination, json};
 
 /// How long a node may take to make a sandbox and tell of it.
-const CREATE_TIMEOUT: Duration = Duration::from_mins(10);
+const CREATE_TIMEOUT: Duration = Duration::from_mins(3);
 /// When it is worth trying again for a body that there was no room for.
 const ROOM_AGAIN: Duration = Duration::from_secs(1);
 

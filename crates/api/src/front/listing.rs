@@ -17,7 +17,7 @@ use super::node::{MAX_READ, NodeError};
 use super::nodes::FrontNodes;
 use super::placement::{NodeHealth, NodeNumber};
 use super::routing::ListForm;
-use super::unreachable::{busy, unreachable};
+use super::unreachable::busy;
 use crate::http::answer::{self, ApiRefusal};
 use crate::http::body::{self, Body};
 use crate::http::peer::ClientConnection;
@@ -27,7 +27,7 @@ use crate::http::{destination, query};
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
 const NEXT: &str = "x-next-token";
-/// Names nodes whose sandboxes are not in a list, because they are lost.
+/// Names nodes whose sandboxes are not in a list, because they are lost or did not answer it.
 const MISSING: &str = "offleash-nodes-missing";
 const TOKEN: &str = "nextToken";
 
@@ -43,7 +43,7 @@ struct NodePage {
 /// Answers with a page of the sandboxes of all nodes, or with all of them.
 ///
 /// # Errors
-/// 400 for a token that is none, 503 when a node does not answer that is not lost.
+/// 400 for a token that is none, 429 when the client has as many requests under way as it may, and what nodes refuse.
 pub(super) async fn list(
     nodes: &FrontNodes,
     client: &ClientConnection,
@@ -66,11 +66,7 @@ pub(super) async fn list(
             NodeHealth::Lost => None,
             _ => match page(nodes, number, client, parts, form, inner).await {
                 Err(error @ NodeError::Busy { .. }) => return Err(busy(&error)),
-                Err(error @ (NodeError::Connect { .. } | NodeError::Http { .. })) => {
-                    // It may be there again at once. Later it is lost.
-                    return Err(unreachable(&error, "the list would not be whole"));
-                }
-                // Nobody waits for the others because of one that drips, or answers with what is no list.
+                // Nobody goes without the others because of one that drips, breaks off, or answers with what is no list.
                 page => page.ok().filter(|page| !page.status.is_server_error()),
             },
         };

@@ -224,10 +224,17 @@ impl NodeConnection {
     /// Sends a request, and reads all of its answer, of at most `most` bytes.
     ///
     /// # Errors
-    /// `Http`; `Unreadable`, also for an answer that is longer.
+    /// `Http`; `Unreadable`, also for an answer that is longer; `Refused` for one that changes the protocol.
     pub(super) async fn ask(self, request: Request<Body>, most: usize) -> Result<(Parts, Bytes, Self), NodeError> {
         let (response, connection) = self.send(request).await?;
         let (head, answer) = response.into_parts();
+        if head.status.is_informational() {
+            // Nothing was asked that could become another protocol.
+            return Err(NodeError::Refused {
+                node: connection.node.name().to_owned(),
+                status: head.status,
+            });
+        }
         let read = Limited::new(answer, most).collect().await;
         let read = read.map_err(|source| NodeError::Unreadable {
             node: connection.node.name().to_owned(),

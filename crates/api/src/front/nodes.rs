@@ -29,7 +29,7 @@ pub(super) struct FrontNodes {
     addresses: Vec<NodeAddress>,
     lines: Vec<NodeLine>,
     places: Vec<Arc<SharedBudget>>,
-    bodies: Arc<SharedBudget>,
+    pub(super) bodies: Arc<SharedBudget>,
     pub(super) key: ApiKey,
     began: Instant,
     table: Mutex<PlacementTable>,
