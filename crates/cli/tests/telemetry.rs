@@ -392,13 +392,15 @@ fn a_collector_that_takes_nothing_holds_up_nobody() {
 #[test]
 fn what_is_no_address_of_a_collector_is_refused() {
     let site = support::Site::new();
-    let file = site.write("serve.toml", "[telemetry]\nendpoint = \"https://collector.example\"\n");
+    let file = site.write("serve.toml", "[telemetry]\nendpoint = \"ftp://collector.example\"\n");
     let check = ["serve", "--config-check", "--config", file.to_str().unwrap()];
     let told = site.refuse(check);
     assert!(
         told.contains("no address of a collector") && told.contains("telemetry.endpoint"),
         "{told}"
     );
-    let good = site.write("good.toml", "[telemetry]\nendpoint = \"http://127.0.0.1:4318\"\n");
-    site.succeed(["serve", "--config-check", "--config", good.to_str().unwrap()]);
+    for endpoint in ["http://127.0.0.1:4318", "https://collector.example"] {
+        let good = site.write("good.toml", format!("[telemetry]\nendpoint = {endpoint:?}\n"));
+        site.succeed(["serve", "--config-check", "--config", good.to_str().unwrap()]);
+    }
 }

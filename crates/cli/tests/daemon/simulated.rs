@@ -325,10 +325,7 @@ fn code_that_means_no_good_ends_itself_alone() {
             Ok(mut stream) => within(stream.next()).await.map(drop),
             Err(error) => Err(error),
         };
-        assert!(
-            matches!(refused, Err(SupervisorError::NotStarted { errno: 11, .. })),
-            "{refused:?}"
-        );
+        assert!(matches!(refused, Err(SupervisorError::Exhausted { .. })), "{refused:?}");
         for process in within(client.processes()).await.unwrap() {
             within(client.signal(&Selector::Pid(process.pid), 9)).await.unwrap();
         }
