@@ -118,7 +118,10 @@ impl Server {
     pub(crate) fn run(&self, id: &str, line: &str) -> Value {
         let command = serde_json::json!({ "shell": line }).to_string();
         let (status, answer) = self.ask(&format!("POST /v1/sandboxes/{id}/run"), &command);
-        assert_eq!(status, 200, "{line}: {answer}");
+        if status != 200 {
+            let (_, events) = self.ask(&format!("GET /events/sandboxes/{id}"), "");
+            panic!("{status} {line}: {answer}; what became of it: {events}");
+        }
         answer
     }
 
