@@ -168,7 +168,7 @@ pub(crate) enum Command {
     PortForward(PortForwardArgs),
     /// Enter a sandbox by OpenSSH's client, for a shell, a command or `-L`.
     Ssh(SshArgs),
-    /// Print what OpenSSH's configuration needs, so that `ssh`, `scp`, `sftp` and editors reach sandboxes as ID.offleash.
+    /// Print what OpenSSH's configuration needs, so that `ssh`, `scp`, `sftp` and what starts them reach sandboxes as ID.offleash.
     SshConfig,
     /// Bring a directory here and one in a sandbox to the same, one way.
     Sync(SyncArgs),

@@ -61,8 +61,8 @@ fn help_says_what_there_is() {
       port          Print the address at which a port of a sandbox is reached
       port-forward  Have ports of a sandbox at ports of this machine's loopback, until Ctrl-C
       ssh           Enter a sandbox by OpenSSH's client, for a shell, a command or `-L`
-      ssh-config    Print what OpenSSH's configuration needs, so that `ssh`, `scp`, `sftp` and editors
-                    reach sandboxes as ID.offleash
+      ssh-config    Print what OpenSSH's configuration needs, so that `ssh`, `scp`, `sftp` and what
+                    starts them reach sandboxes as ID.offleash
       sync          Bring a directory here and one in a sandbox to the same, one way
       login         Try the key of a server, and keep it for `--host`
       logout        Forget the keys that `login` kept
