@@ -87,10 +87,10 @@ impl SandboxMonitor {
         self.due = now + PERIOD;
         let activity = sandbox.activity(self.counts_forks);
         if let Some(workspace) = &mut self.workspace {
-            match is_end {
-                true => workspace.look_at_once(),
-                false if activity.cpu_us != self.cpu_us => workspace.look(now),
-                false => {}
+            if is_end {
+                workspace.look_at_once();
+            } else if activity.cpu_us != self.cpu_us {
+                workspace.look(now);
             }
         }
         self.cpu_us = activity.cpu_us;

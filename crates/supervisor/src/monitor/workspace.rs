@@ -109,20 +109,22 @@ impl WorkspaceWatch {
         if now < self.due {
             return;
         }
-        self.look_at_once();
-        self.due = now + PERIOD.max(now.elapsed() * PART);
+        if self.look_at_once() {
+            self.due = now + PERIOD.max(now.elapsed() * PART);
+        }
     }
 
-    /// Looks, if anything was written since.
-    pub(super) fn look_at_once(&mut self) {
+    /// Looks, if anything was written since; whether it was.
+    pub(super) fn look_at_once(&mut self) -> bool {
         let free = rustix::fs::fstatvfs(&self.upper)
             .ok()
             .map(|free| (free.f_bfree, free.f_ffree));
         if free.is_some() && free == self.free {
-            return;
+            return false;
         }
         self.free = free;
         self.scan();
+        true
     }
 
     fn scan(&mut self) {
