@@ -4,7 +4,6 @@
 //! certain (`is_insecure`). Deliberately not here: connections, which `transport` makes.
 
 use std::fmt;
-use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -12,10 +11,9 @@ use std::sync::Arc;
 
 use http::Uri;
 use offleash_core::error::{ErrorKind, Explained};
-use offleash_daemon::ApiKey;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use offleash_daemon::{ApiKey, ImageError, client_tls};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 
 /// The address of a server: `https://HOST[:PORT]`, or with `http` where nothing has to be kept secret.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -160,14 +158,9 @@ pub enum EndpointError {
         url: HostUrl,
     },
     /// The file with authorities cannot be used.
-    #[error("reading certificate authorities in `{}`", .path.display())]
-    Authorities {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// TLS cannot be set up, or the host is no name that a certificate can have.
+    #[error(transparent)]
+    Authorities(ImageError),
+    /// The host is no name that a certificate can have.
     #[error("`{url}` cannot be spoken to by TLS: {reason}")]
     Tls {
         /// The server.
@@ -181,7 +174,7 @@ impl Explained for EndpointError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Plain { .. } => ErrorKind::Denied,
-            Self::Authorities { .. } | Self::Tls { .. } => ErrorKind::Invalid,
+            Self::Authorities(_) | Self::Tls { .. } => ErrorKind::Invalid,
         }
     }
 
@@ -250,40 +243,13 @@ fn encryption(
     url: &HostUrl,
     authorities: Option<&Path>,
 ) -> Result<(Arc<ClientConfig>, ServerName<'static>), EndpointError> {
-    let unusable = |reason: String| EndpointError::Tls {
+    let name = ServerName::try_from(url.host.clone()).map_err(|error| EndpointError::Tls {
         url: url.clone(),
-        reason,
-    };
-    let name = ServerName::try_from(url.host.clone()).map_err(|error| unusable(error.to_string()))?;
-    let mut roots = RootCertStore::empty();
-    // Those that cannot be read are not trusted; which that are is seen when nothing can be verified.
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if let Some(path) = authorities {
-        add_authorities(&mut roots, path).map_err(|source| EndpointError::Authorities {
-            path: path.to_owned(),
-            source,
-        })?;
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| unusable(error.to_string()))?;
-    let mut config = config.with_root_certificates(roots).with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok((Arc::new(config), name))
-}
-
-fn add_authorities(roots: &mut RootCertStore, path: &Path) -> io::Result<()> {
-    let invalid = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
-    let found = CertificateDer::pem_slice_iter(&std::fs::read(path)?).collect::<Result<Vec<_>, _>>();
-    let found = found.map_err(|error| invalid(error.to_string()))?;
-    if found.is_empty() {
-        return Err(invalid("no certificate is in it".to_owned()));
-    }
-    for certificate in found {
-        roots.add(certificate).map_err(|error| invalid(error.to_string()))?;
-    }
-    Ok(())
+        reason: error.to_string(),
+    })?;
+    let authorities: Vec<PathBuf> = authorities.map(Path::to_owned).into_iter().collect();
+    let connector = client_tls(&authorities).map_err(EndpointError::Authorities)?;
+    Ok((Arc::clone(connector.config()), name))
 }
 
 #[cfg(test)]
@@ -364,9 +330,9 @@ mod tests {
             };
             Endpoint::host("https://box.example".parse().unwrap(), settings)
         };
-        assert!(matches!(open(), Err(EndpointError::Authorities { .. })));
+        assert!(matches!(open(), Err(EndpointError::Authorities(_))));
         std::fs::write(&path, "nothing").unwrap();
-        assert!(matches!(open(), Err(EndpointError::Authorities { .. })));
+        assert!(matches!(open(), Err(EndpointError::Authorities(_))));
         let made = rcgen::generate_simple_self_signed(["box.example".to_owned()]).unwrap();
         std::fs::write(&path, made.cert.pem()).unwrap();
         assert!(open().is_ok());
