@@ -56,18 +56,24 @@ pub fn all(state: &StateDirectory) -> Result<Warm, FileError> {
 pub fn stop(state: &StateDirectory, ids: &[String]) -> Result<Vec<String>, FileError> {
     let mut ended = Vec::new();
     loop {
-        let before = ended.len();
+        let mut has_changed = false;
         for directory in state.all_warm()? {
             // Those that are being made, too: they hear of it when they are ready.
             for name in directory.places()? {
                 let is_meant = ids.is_empty() || ids.iter().any(|id| *name == **id);
-                if is_meant && ask(&directory, &name, &PrewarmedRequest::Stop).is_some() {
+                if !is_meant {
+                    continue;
+                }
+                if ask(&directory, &name, &PrewarmedRequest::Stop).is_some() {
                     ended.push(name.to_string_lossy().into_owned());
+                    has_changed = true;
+                } else {
+                    // One that became ready meanwhile has another name now; one that hears nothing keeps its own.
+                    has_changed |= !directory.places()?.contains(&name);
                 }
             }
         }
-        // One that became ready meanwhile has another name now.
-        if ended.len() == before {
+        if !has_changed {
             break;
         }
     }
@@ -89,4 +95,41 @@ pub fn tidy(state: &StateDirectory) -> Result<usize, FileError> {
         directory.remove_if_empty();
     }
     Ok(living)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use offleash_store::HostIdentity;
+
+    use super::super::message::Conversation;
+    use super::*;
+
+    /// One that gets its name while it is looked for has to be found under that.
+    #[test]
+    fn one_that_becomes_ready_meanwhile_is_ended() {
+        let place = tempfile::tempdir().unwrap();
+        let state = StateDirectory::open(Some(&place.path().join("state")), &HostIdentity::of_this_process()).unwrap();
+        for round in 0..200 {
+            let directory = state.warm("k").unwrap();
+            let listener = UnixListener::bind(directory.socket("~0".as_ref())).unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(std::time::Duration::from_micros(round));
+                    directory.finish("~0".as_ref(), "r0".as_ref()).unwrap();
+                    let (stream, _) = listener.accept().unwrap();
+                    let _asked = Conversation::<PrewarmedRequest>::default().next(&stream);
+                    directory.remove("r0".as_ref()).unwrap();
+                    drop(stream);
+                });
+                let ended = stop(&state, &[]).unwrap();
+                if ended.len() != 1 {
+                    // The other thread waits for somebody.
+                    let _met = super::super::claim::connect(&directory, "r0".as_ref());
+                }
+                assert_eq!(ended.len(), 1, "round {round}: {ended:?}");
+            });
+        }
+    }
 }
