@@ -227,10 +227,15 @@ impl Daemon {
             tried: "verify the audit log",
             source: Box::new(error),
         })?;
+        // Here the log is written: that it is missing is no archive.
+        let missing = report.is_archive.then(|| {
+            let why = "the log and `audit.head` are missing, so that nothing shows where the log ended";
+            (report.lines + 1, why.to_owned())
+        });
         Ok(AuditVerification {
             lines: report.lines,
             torn: report.torn,
-            first_bad: report.first_bad.map(|bad| (bad.line, bad.why)),
+            first_bad: report.first_bad.map(|bad| (bad.line, bad.why)).or(missing),
         })
     }
 }

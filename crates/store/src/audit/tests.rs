@@ -43,6 +43,7 @@ fn an_empty_log_is_fine() {
             ok: true,
             torn: 0,
             moved_away: 0,
+            is_archive: false,
             first_bad: None
         }
     );
@@ -176,6 +177,7 @@ fn a_torn_line_whose_recovery_was_written_without_the_head_goes_on() {
             ok: true,
             torn: 1,
             moved_away: 0,
+            is_archive: false,
             first_bad: None
         }
     );
@@ -224,6 +226,7 @@ fn many_writers_make_one_chain() {
             ok: true,
             torn: 0,
             moved_away: 0,
+            is_archive: false,
             first_bad: None
         }
     );
@@ -302,6 +305,7 @@ fn a_log_is_set_aside_and_the_chain_goes_on_over_files() {
     fs::write(archive.path().with_file_name("audit-000005.jsonl"), &kept).unwrap();
     let report = archive.verify().unwrap();
     assert!(report.ok && report.lines == 3 && report.moved_away == 4, "{report:?}");
+    assert!(report.is_archive);
     let cut: Vec<u8> = kept
         .split_inclusive(|byte| *byte == b'\n')
         .take(2)
@@ -310,6 +314,22 @@ fn a_log_is_set_aside_and_the_chain_goes_on_over_files() {
         .collect();
     fs::write(archive.path().with_file_name("audit-000005.jsonl"), cut).unwrap();
     assert!(!archive.verify().unwrap().ok);
+    // Where it ended is not to be forgotten because a new file has begun.
+    let (begun, head) = (fs::read(&path).unwrap(), head(&path));
+    let known = fs::read(&head).unwrap();
+    let one_line: Vec<u8> = begun.split_inclusive(|byte| *byte == b'\n').next().unwrap().to_vec();
+    for lost in [None, Some("")] {
+        fs::write(&path, &one_line).unwrap();
+        match lost {
+            None => fs::remove_file(&head).unwrap(),
+            Some(empty) => fs::write(&head, empty).unwrap(),
+        }
+        assert!(!audit.verify().unwrap().ok, "{lost:?}");
+        fs::write(&head, &known).unwrap();
+    }
+    fs::write(&path, &begun).unwrap();
+    let report = audit.verify().unwrap();
+    assert!(report.ok && !report.is_archive, "{report:?}");
     // Nor is the current one what it was not.
     fs::write(&path, &kept).unwrap();
     assert!(!audit.verify().unwrap().ok);

@@ -24,6 +24,9 @@ pub struct VerifyReport {
     pub torn: u64,
     /// Events before the first that is here: those of logs that were set aside and are somewhere else.
     pub moved_away: u64,
+    /// Whether there are logs that were set aside and nothing else: right where they were moved to, and nowhere else. That the log goes
+    /// on is not seen then.
+    pub is_archive: bool,
     /// The first line that cannot be trusted; nothing after it can.
     pub first_bad: Option<BadLine>,
 }
@@ -152,6 +155,7 @@ pub(super) fn verify(state: &StateDirectory) -> Result<VerifyReport, AuditError>
             ok: true,
             torn: 0,
             moved_away: 0,
+            is_archive: false,
             first_bad: None,
         },
     };
@@ -268,9 +272,9 @@ impl ChainCheck {
         }
         match head {
             // The very first writer died before it wrote the head.
-            None if last <= 1 => self.torn_end(),
+            None if last <= 1 && self.head.seq <= 1 => self.torn_end(),
             // Logs that were moved away; the log that goes on elsewhere begins with the hash of this end.
-            None if self.is_closed && self.file.is_some() && self.torn.is_none() => {}
+            None if self.is_closed && self.file.is_some() && self.torn.is_none() => self.report.is_archive = true,
             None => self.bad(
                 last + 1,
                 "`audit.head` is missing, so that nothing shows where the log ended",
