@@ -45,12 +45,20 @@ pub(crate) struct Webhooks {
     core: DaemonCore,
     config: WebhooksConfig,
     counts: Arc<WebhookCounts>,
+    /// One is registered at a time, so that no key has more than it may.
+    registering: tokio::sync::Mutex<()>,
 }
 
 impl Webhooks {
     pub(crate) fn new(core: DaemonCore, config: WebhooksConfig) -> Self {
         let counts = Arc::default();
-        Self { core, config, counts }
+        let registering = tokio::sync::Mutex::default();
+        Self {
+            core,
+            config,
+            counts,
+            registering,
+        }
     }
 
     /// How many messages were delivered, given up, and dropped.

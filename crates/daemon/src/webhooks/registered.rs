@@ -136,6 +136,7 @@ impl Webhooks {
             created_ms: own_ms(),
         };
         check(caller, &row)?;
+        let _turn = self.registering.lock().await;
         let used = self.registered(caller)?.len();
         if used >= MAX_WEBHOOKS {
             return Err(DaemonError::QuotaExceeded {
