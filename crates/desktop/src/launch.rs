@@ -33,7 +33,7 @@ for name in startxfce4 fluxbox openbox icewm matchbox-window-manager twm; do
 command -v "$name" >/dev/null 2>&1 && { "$name" & break; }
 done
 (while :; do
-x11vnc -display "$DISPLAY" -rfbport 5900 -localhost -no6 -forever -shared -nopw -quiet -wait 30
+x11vnc -display "$DISPLAY" -rfbport 5900 -localhost -no6 -forever -shared -nosel -nopw -quiet -wait 30
 sleep 0.2
 done) &
 if test -e /usr/share/novnc/vnc.html; then set -- --web /usr/share/novnc; else set --; fi

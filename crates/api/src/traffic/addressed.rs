@@ -8,7 +8,7 @@
 use http::header::{HeaderValue, ORIGIN, SEC_WEBSOCKET_EXTENSIONS, UPGRADE};
 use http::request::Parts;
 use http::{Request, Response, Uri};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use offleash_daemon::{AccessRules, BROWSER_PORT, DESKTOP_PORT, VisibleState, view_only_token};
 
 use super::{PortTarget, TrafficRefusal, TrafficService, forward, is_token};
@@ -107,7 +107,9 @@ impl TrafficService {
             return Err(TrafficRefusal::NotFound);
         }
         let asked = request.headers().get(UPGRADE).map(HeaderValue::as_bytes);
-        if !asked.is_some_and(|asked| asked.eq_ignore_ascii_case(b"websocket")) {
+        let is_socket = asked.is_some_and(|asked| asked.eq_ignore_ascii_case(b"websocket"));
+        // What came as a body would be read as frames, by nobody judged.
+        if !is_socket || !request.body().is_end_stream() {
             return Err(what.no_socket());
         }
         let place = self.slots.take(to.id).ok_or(TrafficRefusal::Full)?;

@@ -135,6 +135,12 @@ fn a_desktop_is_seen_by_its_address_recorded_and_released() {
     looks.write_all(b"\x82\x8c\0\0\0\0RFB 004.001\n").unwrap();
     let mut rest = Vec::new();
     let _until_it_ends = looks.read_to_end(&mut rest);
+    // What is sent as a body is judged by nobody, and gets nowhere.
+    for body in ["Content-Length: 1000000\r\n", "Transfer-Encoding: chunked\r\n"] {
+        for path in [&looking, &path_of(&desktop)] {
+            assert_eq!(upgrade(&server, path, body).0.status, 426, "{body}");
+        }
+    }
 
     // Nobody comes in without its token, and pages of others do not either.
     let theirs = create(&server, &other, &json!({ "width": 64, "height": 64 }));
