@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use offleash_daemon::{BASE_TEMPLATE, Caller, CreateRequest, Daemon, NetworkSettings, SandboxView};
 use offleash_supervisor::service::client::SupervisorClient;
+use offleash_supervisor::service::error::SupervisorError;
 use offleash_supervisor::service::message::StartExec;
 
 use super::LanguageRuntime;
@@ -40,11 +41,10 @@ struct KnownRuntimes {
     runtimes: Arc<Vec<LanguageRuntime>>,
 }
 
-/// Who asks for languages: sandboxes that are asked are the caller's.
+/// Where languages are asked for.
 #[derive(Clone, Copy)]
 pub(crate) struct CatalogReader<'a> {
     pub(crate) daemon: &'a Daemon,
-    pub(crate) caller: &'a Caller,
     /// Where it is told that a template could not be asked.
     pub(crate) journal: &'a dyn Journal,
 }
@@ -119,7 +119,7 @@ impl RuntimeCatalog {
     }
 }
 
-/// Asks every language for its version, in a sandbox of its own.
+/// Asks every language for its version, in a sandbox that is nobody's but the owner's: what it says is believed for all keys.
 async fn ask(reader: CatalogReader<'_>, template: &str) -> Result<Vec<LanguageRuntime>, CommandFailure> {
     let request = CreateRequest {
         template: template.to_owned(),
@@ -141,8 +141,12 @@ async fn ask(reader: CatalogReader<'_>, template: &str) -> Result<Vec<LanguageRu
     let work = |_: SandboxView, supervisor: SupervisorClient| async move {
         commands::executed(&supervisor, exec, None, bounds).await
     };
-    let (_, outcome) = commands::in_new_sandbox(reader.daemon, reader.caller, request, false, work).await?;
-    Ok(answers(&outcome.stdout, template))
+    let (_, outcome) = commands::in_new_sandbox(reader.daemon, &Caller::local(), request, false, work).await?;
+    // One that was ended before it had said all may have had more.
+    match outcome.exit_code {
+        Some(0) => Ok(answers(&outcome.stdout, template)),
+        _ => Err(CommandFailure::Supervisor(SupervisorError::Gone)),
+    }
 }
 
 /// What a sandbox has that reaches nothing.

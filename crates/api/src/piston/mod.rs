@@ -95,7 +95,6 @@ async fn all(asked: &ApiRequest<'_>) -> Result<Vec<LanguageRuntime>, ApiRefusal>
 fn reader<'a>(asked: &'a ApiRequest<'_>) -> CatalogReader<'a> {
     CatalogReader {
         daemon: asked.daemon(),
-        caller: &asked.caller,
         journal: asked.journal(),
     }
 }
