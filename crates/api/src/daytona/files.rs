@@ -20,6 +20,8 @@ use crate::http::time;
 const MAX_DEPTH: u32 = 64;
 /// Entries in an answer; a list of more is refused.
 const MAX_ENTRIES: usize = 50_000;
+/// What the paths in it may have together, in bytes of JSON: what is inside may have given files names that take six for each.
+const MAX_PATHS: usize = 8 * 1024 * 1024;
 /// What a search may find, in bytes.
 const MAX_FOUND: usize = 4 * 1024 * 1024;
 /// The largest file in which something is replaced, and how many in one request.
@@ -103,7 +105,13 @@ pub(crate) async fn list(asked: &ApiRequest<'_>, given: &str) -> Result<Response
     let refused = |error| toolbox.refused(&error);
     let mut listing = files.list(&path, depth).await.map_err(refused)?;
     let mut entries = Vec::new();
+    let mut length = 0;
     while let Some(piece) = listing.next().await.map_err(refused)? {
+        length += piece.iter().map(|entry| in_json(&entry.path)).sum::<usize>();
+        if length > MAX_PATHS {
+            let why = "the paths of all entries are longer than an answer may be";
+            return Err(ApiRefusal::new(StatusCode::PAYLOAD_TOO_LARGE, why));
+        }
         entries.extend(piece.iter().map(FileAnswer::of));
         if entries.len() > MAX_ENTRIES {
             let why = format!("there are more than {MAX_ENTRIES} entries");
@@ -111,6 +119,15 @@ pub(crate) async fn list(asked: &ApiRequest<'_>, given: &str) -> Result<Response
         }
     }
     Ok(answer::json(StatusCode::OK, &entries))
+}
+
+/// How long a path is in JSON, at most.
+fn in_json(path: &[u8]) -> usize {
+    let bytes = path.iter().map(|byte| match byte {
+        b' '..=b'~' => 1,
+        _ => 6,
+    });
+    bytes.sum()
 }
 
 pub(crate) async fn info(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 
-use data_encoding::BASE64;
 use http::{Response, StatusCode};
 use serde::{Deserialize, Serialize};
 
@@ -157,9 +156,9 @@ impl<'a> Repository<'a> {
         said(self.run(words).await?)
     }
 
-    /// The same with another machine, with the name and password that were given.
-    async fn git_remote(&self, words: Vec<String>) -> Result<(), ApiRefusal> {
-        let env = credentials(&self.asked);
+    /// The same with another machine, with the name and password that were given, for the host of `url` alone.
+    async fn git_remote(&self, words: Vec<String>, url: &str) -> Result<(), ApiRefusal> {
+        let env = credentials(&self.asked, url)?;
         let argv = std::iter::once("git".to_owned()).chain(words).collect();
         said(self.run_with(argv, env, REMOTE_MS).await?)?;
         Ok(())
@@ -180,22 +179,46 @@ fn said(outcome: CommandOutcome) -> Result<String, ApiRefusal> {
     }
 }
 
-/// Variables by which git signs in: they are no arguments, which other programs can read.
-fn credentials(asked: &Asked) -> BTreeMap<String, String> {
+/// What git runs when a server asks who is there: it writes what git reads.
+const HELPER: &str = "!f() { [ \"$1\" = get ] && printf 'username=%s\\npassword=%s\\n' \"$OFFLEASH_GIT_NAME\" \
+                      \"$OFFLEASH_GIT_PASSWORD\"; }; f";
+
+/// Variables by which git signs in at the server of `url`: they are no arguments, which other programs can read. Where that server
+/// sends git elsewhere, nobody is told.
+fn credentials(asked: &Asked, url: &str) -> Result<BTreeMap<String, String>, ApiRefusal> {
     let mut set = Vec::new();
+    let mut env = BTreeMap::new();
     if let (Some(name), Some(password)) = (&asked.username, &asked.password) {
-        let pair = BASE64.encode(format!("{name}:{password}").as_bytes());
-        set.push(("http.extraHeader", format!("Authorization: Basic {pair}")));
+        if [name, password].iter().any(|text| text.contains(['\n', '\r', '\0'])) {
+            return Err(ApiRefusal::bad_request("username, password: they are one line each"));
+        }
+        // Git asks for no other kind.
+        if let Some(origin) = origin_of(url) {
+            // What the sandbox's own configuration says of helpers is not asked.
+            set.push((format!("credential.{origin}.helper"), String::new()));
+            set.push((format!("credential.{origin}.helper"), HELPER.to_owned()));
+            env.insert("OFFLEASH_GIT_NAME".to_owned(), name.clone());
+            env.insert("OFFLEASH_GIT_PASSWORD".to_owned(), password.clone());
+        }
     }
     if asked.insecure_skip_tls == Some(true) {
-        set.push(("http.sslVerify", "false".to_owned()));
+        set.push(("http.sslVerify".to_owned(), "false".to_owned()));
     }
-    let mut env = BTreeMap::from([("GIT_CONFIG_COUNT".to_owned(), set.len().to_string())]);
+    env.insert("GIT_CONFIG_COUNT".to_owned(), set.len().to_string());
     for (number, (key, value)) in set.into_iter().enumerate() {
-        env.insert(format!("GIT_CONFIG_KEY_{number}"), key.to_owned());
+        env.insert(format!("GIT_CONFIG_KEY_{number}"), key);
         env.insert(format!("GIT_CONFIG_VALUE_{number}"), value);
     }
-    env
+    Ok(env)
+}
+
+/// Scheme, host and port of a URL of HTTP.
+fn origin_of(url: &str) -> Option<String> {
+    let url: http::Uri = url.parse().ok()?;
+    let scheme = url.scheme_str().filter(|scheme| matches!(*scheme, "http" | "https"))?;
+    let authority = url.authority()?;
+    let port = authority.port_u16().map(|port| format!(":{port}")).unwrap_or_default();
+    Some(format!("{scheme}://{}{port}", authority.host()))
 }
 
 /// A word that must be there and is no option.
@@ -236,7 +259,7 @@ pub(crate) async fn clone(
         word("url", &wanted.url)?.to_owned(),
         repository.path.clone(),
     ]);
-    repository.git_remote(words).await?;
+    repository.git_remote(words, word("url", &wanted.url)?).await?;
     if let Some(commit) = commit {
         repository.git(&["checkout", "--quiet", commit]).await?;
     }
@@ -374,7 +397,14 @@ async fn with_remote(repository: &Repository<'_>, verb: &str, options: &[&str]) 
         words.push(remote.unwrap_or("origin").to_owned());
         words.push(branch.unwrap_or("HEAD").to_owned());
     }
-    repository.git_remote(words).await?;
+    let mut place = vec!["remote", "get-url"];
+    if verb == "push" {
+        place.push("--push");
+    }
+    place.extend(["--", remote.unwrap_or("origin")]);
+    // A branch may come from elsewhere: git then asks for a name, and nobody answers.
+    let url = output_text(repository.run(&place).await?.stdout);
+    repository.git_remote(words, url.trim()).await?;
     Ok(done(StatusCode::OK))
 }
 
@@ -462,7 +492,7 @@ pub(crate) async fn add_remote(
     repository.git(&["remote", "add", "--", name, url]).await?;
     if wanted.fetch == Some(true) {
         let words = ["-C", &repository.path, "fetch", "--quiet", name].map(str::to_owned);
-        repository.git_remote(words.to_vec()).await?;
+        repository.git_remote(words.to_vec(), url).await?;
     }
     Ok(done(StatusCode::CREATED))
 }
@@ -540,12 +570,28 @@ mod tests {
     fn passwords_are_no_arguments() {
         let asked = Asked {
             username: Some("u".to_owned()),
-            password: Some("p".to_owned()),
+            password: Some("p4ss".to_owned()),
             ..Asked::default()
         };
-        let env = credentials(&asked);
-        assert_eq!(env["GIT_CONFIG_VALUE_0"], "Authorization: Basic dTpw");
-        assert_eq!(env["GIT_CONFIG_COUNT"], "1");
-        assert_eq!(credentials(&Asked::default())["GIT_CONFIG_COUNT"], "0");
+        let env = credentials(&asked, "https://git.example:8443/a/b.git").unwrap();
+        assert_eq!(env["GIT_CONFIG_KEY_1"], "credential.https://git.example:8443.helper");
+        assert!(
+            env.iter()
+                .all(|(name, value)| name == "OFFLEASH_GIT_PASSWORD" || !value.contains("p4ss"))
+        );
+        for nobody in ["ssh://git.example/a", "/srv/a.git", "git@git.example:a/b"] {
+            let env = credentials(&asked, nobody).unwrap();
+            assert_eq!(env["GIT_CONFIG_COUNT"], "0", "{nobody}");
+            assert!(env.values().all(|value| !value.contains("p4ss")), "{nobody}");
+        }
+        assert_eq!(
+            credentials(&Asked::default(), "https://x/").unwrap()["GIT_CONFIG_COUNT"],
+            "0"
+        );
+        let two_lines = Asked {
+            password: Some("p\nhost=x".to_owned()),
+            ..asked
+        };
+        assert!(credentials(&two_lines, "https://x/").is_err());
     }
 }

@@ -33,8 +33,12 @@ const TAG: &str = "daytona.session.";
 const DIRECTORY: &str = "/tmp/.offleash-sessions";
 /// Commands of a session that are listed, the latest.
 const MAX_LISTED: usize = 200;
+/// Names in the directory of a session that are looked at: what is inside may have made more.
+const MAX_PLACES: usize = 20_000;
 /// What is read of a command's own text, and how long that may be.
 const MAX_COMMAND: usize = 1024 * 1024;
+/// What the texts of all commands in one answer may have together: further ones are empty.
+const MAX_TEXTS: usize = 1024 * 1024;
 /// What is read of how it ended.
 const MAX_CODE: usize = 16;
 /// What a shell may say beside what it was told to, without being followed any more.
@@ -144,8 +148,9 @@ pub(crate) async fn create(
 pub(crate) async fn list(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
     let toolbox = Toolbox::open(asked, given).await?;
     let mut told = Vec::new();
+    let mut left = MAX_TEXTS;
     for id in ids(&toolbox).await? {
-        told.push(shown(&toolbox, id).await?);
+        told.push(shown(&toolbox, id, &mut left).await?);
     }
     Ok(answer::json(StatusCode::OK, &told))
 }
@@ -156,7 +161,10 @@ pub(crate) async fn get(
 ) -> Result<Response<Body>, ApiRefusal> {
     let toolbox = Toolbox::open(asked, given).await?;
     let id = there(&toolbox, session).await?;
-    Ok(answer::json(StatusCode::OK, &shown(&toolbox, id).await?))
+    Ok(answer::json(
+        StatusCode::OK,
+        &shown(&toolbox, id, &mut { MAX_TEXTS }).await?,
+    ))
 }
 
 /// Ends its shell and whatever that started.
@@ -192,10 +200,10 @@ pub(crate) async fn execute(
     }
     let toolbox = Toolbox::open(asked, given).await?;
     let id = there(&toolbox, session).await?;
+    let refused = |error| toolbox.refused(&error);
     let command = new_id();
     let place = format!("{}/{command}", directory(&id));
     write(&toolbox, &format!("{place}/command"), format!("{line}\n").as_bytes()).await?;
-    let refused = |error| toolbox.refused(&error);
     // Before the shell is told anything, so that nothing that it says is missed.
     let mut said = match goes_on {
         true => None,
@@ -224,7 +232,7 @@ pub(crate) async fn command(asked: &ApiRequest<'_>, segments: PathSegments<'_>) 
     let (toolbox, place) = found(asked, segments).await?;
     let told = CommandAnswer {
         id: name(place.as_bytes()),
-        command: text_of_command(&toolbox, &place).await?,
+        command: text_of_command(&toolbox, &place, MAX_COMMAND + 1).await?,
         exit_code: code(&toolbox, &place).await,
     };
     Ok(answer::json(StatusCode::OK, &told))
@@ -352,6 +360,11 @@ async fn there(toolbox: &Toolbox<'_>, session: &str) -> Result<String, ApiRefusa
     }
 }
 
+/// Whether a name is that of a command's directory.
+fn is_command(name: &str) -> bool {
+    (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 /// The sandbox, and the directory of the command in a path.
 async fn found<'a>(
     asked: &'a ApiRequest<'a>,
@@ -359,30 +372,36 @@ async fn found<'a>(
 ) -> Result<(Toolbox<'a>, String), ApiRefusal> {
     let toolbox = Toolbox::open(asked, given).await?;
     let id = there(&toolbox, session).await?;
-    let is_id = command.len() <= 64 && !command.is_empty() && command.bytes().all(|byte| byte.is_ascii_hexdigit());
     let place = format!("{}/{command}", directory(&id));
-    let exists = is_id && toolbox.files().await?.stat(place.as_bytes()).await.is_ok();
+    let exists = is_command(command) && toolbox.files().await?.stat(place.as_bytes()).await.is_ok();
     match exists {
         true => Ok((toolbox, place)),
         false => Err(ApiRefusal::not_found("the session has no such command").final_answer()),
     }
 }
 
-async fn shown(toolbox: &Toolbox<'_>, id: String) -> Result<SessionAnswer, ApiRefusal> {
+/// A session with its commands, whose texts take of what is `left` for one answer.
+async fn shown(toolbox: &Toolbox<'_>, id: String, left: &mut usize) -> Result<SessionAnswer, ApiRefusal> {
     let mut places = Vec::new();
     let mut files = toolbox.files().await?;
     // One without a command has no directory.
     if let Ok(mut listing) = files.list(directory(&id).as_bytes(), 1).await {
         while let Ok(Some(piece)) = listing.next().await {
-            places.extend(piece.iter().map(|entry| name(&entry.path)));
+            let names = piece.iter().map(|entry| name(&entry.path));
+            places.extend(names.filter(|name| is_command(name)));
+            if places.len() > MAX_PLACES {
+                break;
+            }
         }
     }
     places.sort_unstable();
     let mut commands = Vec::new();
     for command in places.split_off(places.len().saturating_sub(MAX_LISTED)) {
         let place = format!("{}/{command}", directory(&id));
+        let text = text_of_command(toolbox, &place, *left).await.unwrap_or_default();
+        *left = left.saturating_sub(text.len());
         commands.push(CommandAnswer {
-            command: text_of_command(toolbox, &place).await.unwrap_or_default(),
+            command: text,
             exit_code: code(toolbox, &place).await,
             id: command,
         });
@@ -393,8 +412,10 @@ async fn shown(toolbox: &Toolbox<'_>, id: String) -> Result<SessionAnswer, ApiRe
     })
 }
 
-async fn text_of_command(toolbox: &Toolbox<'_>, place: &str) -> Result<String, ApiRefusal> {
-    let command = contents(toolbox, format!("{place}/command").as_bytes(), MAX_COMMAND + 1).await?;
+/// A command, if it has at most so many bytes.
+async fn text_of_command(toolbox: &Toolbox<'_>, place: &str, most: usize) -> Result<String, ApiRefusal> {
+    let most = most.min(MAX_COMMAND + 1);
+    let command = contents(toolbox, format!("{place}/command").as_bytes(), most).await?;
     Ok(output_text(command).trim_end_matches('\n').to_owned())
 }
 
