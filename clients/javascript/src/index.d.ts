@@ -62,6 +62,8 @@ export interface CreateOptions extends ConnectionOptions {
   idleMs?: number
   checkpointEveryMs?: number
   checkpointBefore?: string[]
+  askBefore?: string[]
+  askBeforeRestore?: boolean
   tools?: Tool[]
   toolGrants?: string[]
   idempotencyKey?: string
@@ -327,6 +329,8 @@ export interface Approval {
   tool: string
   parameters: unknown
   leftMs: number
+  kind: 'tool' | 'connection' | 'command' | 'restore'
+  answeredBy: 'create' | 'admin'
 }
 
 export interface SandboxMetrics {

@@ -50,6 +50,8 @@ const approvalOf = (answer) => ({
   tool: answer.tool,
   parameters: answer.parameters,
   leftMs: answer.left_ms,
+  kind: answer.kind,
+  answeredBy: answer.answered_by,
 })
 
 export const runResultOf = (answer) => ({

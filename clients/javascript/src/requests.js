@@ -67,6 +67,8 @@ export function sandboxBody(options, network, answered = []) {
     idle_seconds: seconds(options.idleMs),
     checkpoint_every_seconds: seconds(options.checkpointEveryMs),
     checkpoint_before: options.checkpointBefore,
+    ask_before: options.askBefore,
+    ask_before_restore: options.askBeforeRestore,
     ...lifecycle(options.lifecycle ?? {}),
   })
 }

@@ -122,6 +122,10 @@ fn shown(sandbox: &str, kind: &str, open: OpenApproval) -> Value {
             let parameters = json!({ "host": host.to_string(), "port": port, "protocol": protocol });
             ("connection", "connect".to_owned(), parameters)
         }
+        // What the daemon asks is told by the daemon.
+        about @ (ApprovalSubject::Command { .. } | ApprovalSubject::Restore { .. }) => {
+            ("other", about.to_string(), Value::Null)
+        }
     };
     json!({
         "id": format!("{sandbox}-{kind}{}", open.id), "sandbox": sandbox, "kind": what, "tool": tool, "parameters": parameters,

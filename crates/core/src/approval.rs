@@ -1,4 +1,4 @@
-//! What a person is asked, about a connection or a call of a tool, and what the answer was.
+//! What a person is asked, about a connection, a call of a tool, a command or a checkpoint, and what the answer was.
 
 use core::fmt;
 use core::time::Duration;
@@ -58,6 +58,28 @@ pub enum ApprovalSubject {
         /// What it would be called with: a JSON object, all of it.
         parameters: String,
     },
+    /// A command that is to be started by a request.
+    Command {
+        /// Its words, the executable first.
+        argv: Vec<Text>,
+    },
+    /// A sandbox that is to be put back.
+    Restore {
+        /// To which of its checkpoints, by id.
+        checkpoint: String,
+    },
+}
+
+/// How much of what is asked about goes on record, in bytes; parameters of a tool may be long.
+const MAX_ABOUT: usize = 1024;
+
+impl ApprovalSubject {
+    /// What goes on record of it: one line, cut.
+    pub fn on_record(&self) -> String {
+        let mut about = self.to_string();
+        about.truncate(about.floor_char_boundary(MAX_ABOUT));
+        about
+    }
 }
 
 /// A question about what waits.
@@ -85,6 +107,11 @@ impl fmt::Display for ApprovalSubject {
                     Text::from(parameters.as_str())
                 )
             }
+            Self::Command { argv } => {
+                f.write_str("command")?;
+                argv.iter().try_for_each(|word| write!(f, " {word}"))
+            }
+            Self::Restore { checkpoint } => write!(f, "restore of checkpoint {}", Text::from(checkpoint.as_str())),
         }
     }
 }

@@ -101,6 +101,10 @@ pub struct LifecyclePolicy {
     pub checkpoint_before: Vec<CommandTrigger>,
     /// How many of those are kept.
     pub checkpoint_keep: Option<u64>,
+    /// Commands before which a person is asked.
+    pub ask_before: Vec<CommandTrigger>,
+    /// Whether a person is asked before it is put back to a checkpoint.
+    pub ask_before_restore: bool,
 }
 
 /// A workspace mode, or no workspace.
@@ -263,6 +267,8 @@ struct LifecycleTable {
     checkpoint_every: Option<Spanned<String>>,
     checkpoint_before: Vec<Spanned<String>>,
     checkpoint_keep: Option<Spanned<i64>>,
+    ask_before: Vec<Spanned<String>>,
+    ask_before_restore: bool,
 }
 
 impl LifecycleTable {
@@ -280,6 +286,8 @@ impl LifecycleTable {
             checkpoint_every: self.checkpoint_every.as_ref().map(written::one).transpose()?,
             checkpoint_before: all(&self.checkpoint_before)?,
             checkpoint_keep: keep.transpose()?,
+            ask_before: all(&self.ask_before)?,
+            ask_before_restore: self.ask_before_restore,
         })
     }
 }

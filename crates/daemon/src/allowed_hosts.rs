@@ -83,9 +83,13 @@ pub(crate) async fn keep(
     about: &ApprovalSubject,
 ) -> Result<String, DaemonError> {
     let ApprovalSubject::Connection { host, port, protocol } = about else {
+        let (what, why) = match about {
+            ApprovalSubject::ToolCall { .. } => ("a tool", "what a key may call is in its grants"),
+            _ => ("a command or a restore", "the rule that asks about it is to be changed"),
+        };
         return Err(DaemonError::Unsupported {
-            what: "to allow a tool for good by an answer".into(),
-            why: "what a key may call is in its grants".into(),
+            what: format!("to allow {what} for good by an answer"),
+            why: why.into(),
         });
     };
     let key_id = entry.key_id().unwrap_or_else(|| LOCAL_KEY.to_owned());

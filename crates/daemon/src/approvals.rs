@@ -1,6 +1,6 @@
-//! Questions that wait for a person: about calls of tools, and about connections.
+//! Questions that wait for a person: about calls of tools, about connections, and about what requests ask of the daemon.
 //!
-//! Whoever holds the sandbox has them, and outlives the daemon; here they are found.
+//! Whoever holds the sandbox has the first two, and outlives the daemon; here they are found.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use offleash_core::approval::ApprovalSubject;
 use offleash_supervisor::tools::OpenApproval;
 
 use crate::daemon_core::DaemonCore;
-use crate::registry::SandboxState;
+use crate::registry::{SandboxState, Scope};
 use crate::request::NAME_LABEL;
 use crate::sandboxes::SandboxEntry;
 
-/// A question about a call of a tool or a connection, which waits for an answer.
+/// A question about something that waits for an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApprovalView {
     /// Its id.
@@ -29,10 +29,14 @@ pub struct ApprovalView {
     pub rule: Option<String>,
     /// How long the question waits still.
     pub left: Duration,
+    /// The scope of keys that may answer it.
+    pub answered_by: Scope,
 }
 
 /// Before the number of a question about a connection.
 pub(crate) const OF_NETWORK: char = 'n';
+/// Before the number of a question of the daemon itself.
+pub(crate) const OF_DAEMON: char = 'd';
 
 /// The questions of one sandbox that wait.
 pub(crate) async fn open_approvals(core: &DaemonCore, entry: &SandboxEntry) -> Vec<ApprovalView> {
@@ -41,16 +45,20 @@ pub(crate) async fn open_approvals(core: &DaemonCore, entry: &SandboxEntry) -> V
     // One that does not answer has nothing to be decided.
     if !specification.tools.is_empty() {
         let open = core.host.tools(entry.id()).approvals().await.unwrap_or_default();
-        all.extend(open.into_iter().map(|open| view(entry, "", open)));
+        all.extend(open.into_iter().map(|open| view(entry, "", open, Scope::Create)));
     }
     if !specification.network.ask_out.is_empty() && entry.state() == SandboxState::Running {
         let open = core.host.supervisor(entry.id()).approvals().await.unwrap_or_default();
-        all.extend(open.into_iter().map(|open| view(entry, "n", open)));
+        all.extend(open.into_iter().map(|open| view(entry, "n", open, Scope::Create)));
+    }
+    for (open, is_owners) in core.questions.of_sandbox(entry.name()) {
+        let answered_by = if is_owners { Scope::Admin } else { Scope::Create };
+        all.push(view(entry, "d", open, answered_by));
     }
     all
 }
 
-fn view(entry: &SandboxEntry, kind: &str, open: OpenApproval) -> ApprovalView {
+fn view(entry: &SandboxEntry, kind: &str, open: OpenApproval, answered_by: Scope) -> ApprovalView {
     let row = entry.row();
     ApprovalView {
         id: format!("{}-{kind}{}", entry.name(), open.id),
@@ -60,5 +68,6 @@ fn view(entry: &SandboxEntry, kind: &str, open: OpenApproval) -> ApprovalView {
         about: open.about,
         rule: open.rule,
         left: Duration::from_millis(open.left_ms),
+        answered_by,
     }
 }

@@ -61,6 +61,7 @@ use crate::making::SandboxMaker;
 use crate::origins::OriginFinder;
 use crate::pool::ReadyPool;
 use crate::putting_away::SandboxKeeper;
+use crate::questions::DaemonQuestions;
 use crate::readiness::{ReadinessCheck, ReadinessObstacle};
 use crate::records::SandboxRecords;
 use crate::registry::Scope;
@@ -262,6 +263,7 @@ impl DaemonServices {
         let host = SandboxHost::open(config.state.clone(), config.program.clone()).await?;
         let registry = RegistryHandle::open(host.state(), host.lock()).await?;
         let core = DaemonCore {
+            questions: Arc::new(DaemonQuestions::new(host.state().clone(), &config)),
             jobs: Arc::new(JobTracker::default()),
             registry: Arc::new(registry),
             host: Arc::new(host),

@@ -6,6 +6,7 @@ use crate::caller::Caller;
 use crate::error::DaemonError;
 use crate::host::SandboxHost;
 use crate::jobs::JobTracker;
+use crate::questions::DaemonQuestions;
 use crate::registry::Quota;
 use crate::registry_handle::RegistryHandle;
 use crate::sandboxes::{SandboxEntry, SandboxTable};
@@ -17,6 +18,7 @@ pub(crate) struct DaemonCore {
     pub(crate) registry: Arc<RegistryHandle>,
     pub(crate) host: Arc<SandboxHost>,
     pub(crate) sandboxes: Arc<SandboxTable>,
+    pub(crate) questions: Arc<DaemonQuestions>,
 }
 
 impl DaemonCore {

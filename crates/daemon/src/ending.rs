@@ -210,6 +210,7 @@ impl SandboxEnder {
         }
         if self.core.registry.apply(batch).await.is_ok() {
             self.core.sandboxes.remove(entry);
+            self.core.questions.forget(entry.name());
             self.contexts.forget(entry.name());
         }
     }

@@ -314,6 +314,14 @@ pub enum DaemonError {
         /// What the owner of the server would have to set.
         setting: &'static str,
     },
+    /// A person who had to be asked did not allow it.
+    #[error("{what}: {why}")]
+    ApprovalDenied {
+        /// What was not done.
+        what: String,
+        /// Why not.
+        why: String,
+    },
     /// A tool is asked for, or more of it than there is for the caller.
     #[error("tools: `{}` is not shown to be within what is granted", .grant.escape_debug())]
     ToolsNotGranted {
@@ -494,6 +502,7 @@ impl Explained for DaemonError {
             Self::Unauthorized
             | Self::Forbidden { .. }
             | Self::NotAllowed { .. }
+            | Self::ApprovalDenied { .. }
             | Self::ToolsNotGranted { .. }
             | Self::ImageNotAllowed { .. } => ErrorKind::Denied,
             Self::Supervisor { .. } | Self::Host { .. } => ErrorKind::Internal,

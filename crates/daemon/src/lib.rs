@@ -56,6 +56,7 @@ mod overview;
 mod pool;
 mod pool_shares;
 mod putting_away;
+mod questions;
 mod random;
 mod readiness;
 mod records;
@@ -110,8 +111,8 @@ pub use self::forking::{ForkRequest, ForkResults, MAX_FORKS};
 pub use self::inspection_error::InspectionError;
 pub use self::keys::KeyStore;
 pub use self::lifecycle::{
-    CHECKPOINT_BEFORE_LABEL, CHECKPOINT_EVERY_LABEL, CHECKPOINT_KEEP_LABEL, IDLE_LABEL, IDLE_MODE_LABEL, Lifecycle,
-    LifecycleConfig, LifecycleRequest, PauseMode,
+    ASK_BEFORE_LABEL, ASK_BEFORE_RESTORE_LABEL, CHECKPOINT_BEFORE_LABEL, CHECKPOINT_EVERY_LABEL, CHECKPOINT_KEEP_LABEL,
+    IDLE_LABEL, IDLE_MODE_LABEL, Lifecycle, LifecycleConfig, LifecycleRequest, PauseMode,
 };
 pub use self::listing::{ListFilter, MAX_LISTED};
 pub use self::origin::{BASE_TEMPLATE, IMAGE_PREFIX};

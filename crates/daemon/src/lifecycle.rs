@@ -1,5 +1,5 @@
-//! When a sandbox sleeps, what a pause keeps of it, and when checkpoints of it are made by themselves: what is asked for, by
-//! fields or by labels, and what is settled.
+//! When a sandbox sleeps, what a pause keeps of it, when checkpoints of it are made by themselves, and before what a person is
+//! asked: what is asked for, by fields or by labels, and what is settled.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -21,13 +21,17 @@ pub const CHECKPOINT_EVERY_LABEL: &str = "offleash.checkpoint_every";
 pub const CHECKPOINT_BEFORE_LABEL: &str = "offleash.checkpoint_before";
 /// The label that says how many of those are kept.
 pub const CHECKPOINT_KEEP_LABEL: &str = "offleash.checkpoint_keep";
+/// The label that says before which commands a person is asked: `git push; terraform apply`.
+pub const ASK_BEFORE_LABEL: &str = "offleash.ask_before";
+/// The label that says whether a person is asked before it is put back to a checkpoint: `true` or `false`.
+pub const ASK_BEFORE_RESTORE_LABEL: &str = "offleash.ask_before_restore";
 
 /// The shortest time after which a sandbox sleeps, and after which another checkpoint is made.
 const MIN_IDLE: Duration = Duration::from_secs(1);
 const MIN_CHECKPOINT_EVERY: Duration = Duration::from_secs(1);
 /// The longest of both.
 const MAX_TIME: Duration = Duration::from_secs(366 * 24 * 60 * 60);
-/// The most commands before which checkpoints are made, and the most checkpoints of that kind that are kept.
+/// The most commands before which checkpoints are made, or a person is asked, and the most checkpoints of that kind that are kept.
 const MAX_TRIGGERS: usize = 64;
 const MAX_KEPT: u64 = 1_000;
 
@@ -89,6 +93,10 @@ pub struct LifecycleConfig {
     pub checkpoint_before: Vec<CommandTrigger>,
     /// How many of those that were made by themselves are kept of a sandbox.
     pub checkpoint_keep: u64,
+    /// Before which commands in any sandbox a person is asked, beside those that its creator names.
+    pub ask_before: Vec<CommandTrigger>,
+    /// Whether a person is asked before any sandbox is put back to a checkpoint.
+    pub ask_before_restore: bool,
 }
 
 impl Default for LifecycleConfig {
@@ -101,6 +109,8 @@ impl Default for LifecycleConfig {
             checkpoint_every: None,
             checkpoint_before: Vec::new(),
             checkpoint_keep: 5,
+            ask_before: Vec::new(),
+            ask_before_restore: false,
         }
     }
 }
@@ -120,6 +130,10 @@ pub struct LifecycleRequest {
     pub checkpoint_before: Option<Vec<String>>,
     /// How many of those that were made by themselves are kept.
     pub checkpoint_keep: Option<u64>,
+    /// Before which commands a person is asked.
+    pub ask_before: Option<Vec<String>>,
+    /// Whether a person is asked before it is put back to a checkpoint.
+    pub ask_before_restore: Option<bool>,
 }
 
 /// What became of that.
@@ -137,6 +151,12 @@ pub struct Lifecycle {
     pub checkpoint_before: Vec<CommandTrigger>,
     /// How many of those that were made by themselves are kept.
     pub checkpoint_keep: u64,
+    /// Before which commands a person is asked, beside those of the configuration.
+    #[serde(default)]
+    pub ask_before: Vec<CommandTrigger>,
+    /// Whether a person is asked before it is put back to a checkpoint.
+    #[serde(default)]
+    pub ask_before_restore: bool,
 }
 
 impl Lifecycle {
@@ -154,7 +174,7 @@ impl Lifecycle {
         let request = request.completed(labels)?;
         let usual_idle = config.idle_of_templates.get(template).copied().or(config.idle);
         let before = match request.checkpoint_before {
-            Some(commands) => triggers(&commands)?,
+            Some(commands) => triggers("checkpoint_before", &commands)?,
             None => config.checkpoint_before.clone(),
         };
         let keep = request.checkpoint_keep.unwrap_or(config.checkpoint_keep);
@@ -173,6 +193,8 @@ impl Lifecycle {
             )?,
             checkpoint_before: before,
             checkpoint_keep: keep,
+            ask_before: triggers("ask_before", &request.ask_before.unwrap_or_default())?,
+            ask_before_restore: request.ask_before_restore.unwrap_or(false),
         })
     }
 
@@ -194,19 +216,27 @@ impl LifecycleRequest {
                 self.checkpoint_before.clone(),
                 labels,
                 CHECKPOINT_BEFORE_LABEL,
-                |text| {
-                    let commands = text
-                        .split([';', '\n'])
-                        .map(str::trim)
-                        .filter(|command| !command.is_empty());
-                    Ok(commands.map(str::to_owned).collect())
-                },
+                commands_in,
             )?,
             checkpoint_keep: or_label(self.checkpoint_keep, labels, CHECKPOINT_KEEP_LABEL, |text| {
                 text.parse().map_err(|_| "must be a number".to_owned())
             })?,
+            ask_before: or_label(self.ask_before.clone(), labels, ASK_BEFORE_LABEL, commands_in)?,
+            ask_before_restore: or_label(self.ask_before_restore, labels, ASK_BEFORE_RESTORE_LABEL, |text| {
+                text.parse().map_err(|_| "must be `true` or `false`".to_owned())
+            })?,
         })
     }
+}
+
+/// Commands as a label names them.
+#[expect(clippy::unnecessary_wraps, reason = "other labels can be wrong")]
+fn commands_in(text: &str) -> Result<Vec<String>, String> {
+    let commands = text.split([';', '\n']).map(str::trim);
+    Ok(commands
+        .filter(|command| !command.is_empty())
+        .map(str::to_owned)
+        .collect())
 }
 
 fn or_label<T>(
@@ -248,15 +278,15 @@ fn time(field: &'static str, asked: Option<Duration>, least: Duration) -> Result
 ///
 /// # Errors
 /// `Invalid`.
-fn triggers(commands: &[String]) -> Result<Vec<CommandTrigger>, DaemonError> {
+fn triggers(field: &'static str, commands: &[String]) -> Result<Vec<CommandTrigger>, DaemonError> {
     if commands.len() > MAX_TRIGGERS {
         let why = format!("more than {MAX_TRIGGERS} commands");
-        return Err(DaemonError::invalid("checkpoint_before", why));
+        return Err(DaemonError::invalid(field, why));
     }
     let parsed = commands.iter().map(|command| {
         let parsed = command.parse();
         parsed.map_err(|error: offleash_core::command_trigger::CommandTriggerError| {
-            DaemonError::invalid("checkpoint_before", error.to_string())
+            DaemonError::invalid(field, error.to_string())
         })
     });
     parsed.collect()
@@ -291,6 +321,8 @@ mod tests {
             (CHECKPOINT_EVERY_LABEL, "10m"),
             (CHECKPOINT_BEFORE_LABEL, "git reset --hard; dd\n"),
             (CHECKPOINT_KEEP_LABEL, "3"),
+            (ASK_BEFORE_LABEL, "git push"),
+            (ASK_BEFORE_RESTORE_LABEL, "true"),
         ];
         let by_labels = settled(&LifecycleRequest::default(), &labels).unwrap();
         let expected = Lifecycle {
@@ -300,6 +332,8 @@ mod tests {
             checkpoint_every: Some(Duration::from_secs(600)),
             checkpoint_before: vec!["git reset --hard".parse().unwrap(), "dd".parse().unwrap()],
             checkpoint_keep: 3,
+            ask_before: vec!["git push".parse().unwrap()],
+            ask_before_restore: true,
         };
         assert_eq!(by_labels, expected);
         let request = LifecycleRequest {
@@ -339,6 +373,8 @@ mod tests {
             (CHECKPOINT_BEFORE_LABEL, "-rf"),
             (CHECKPOINT_KEEP_LABEL, "0"),
             (CHECKPOINT_KEEP_LABEL, "many"),
+            (ASK_BEFORE_LABEL, "./push"),
+            (ASK_BEFORE_RESTORE_LABEL, "yes"),
         ] {
             let refused = settled(&LifecycleRequest::default(), &[(label, value)]);
             assert!(matches!(refused, Err(DaemonError::Invalid { .. })), "{label}: {value}");

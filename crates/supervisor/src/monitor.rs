@@ -21,8 +21,6 @@ use workspace::WorkspaceWatch;
 
 /// How long it is between two samples at least.
 const PERIOD: Duration = Duration::from_millis(500);
-/// How much is written down of what a question was about, in bytes; parameters of a tool may be long.
-const MAX_ABOUT: usize = 1024;
 /// How old a sandbox is whose end is worth a sample.
 const WORTH_A_LAST: Duration = Duration::from_millis(100);
 
@@ -108,9 +106,7 @@ impl SandboxMonitor {
 
     /// Puts it in the audit log how a question was decided that somebody was asked: by an answer, or because there was none.
     pub(crate) fn note_decision(&self, about: &ApprovalSubject, rule: Option<&str>, answer: ApprovalAnswer) {
-        let mut about = about.to_string();
-        about.truncate(about.floor_char_boundary(MAX_ABOUT));
-        let data = json!({ "about": about, "rule": rule, "answer": answer });
+        let data = json!({ "about": about.on_record(), "rule": rule, "answer": answer });
         self.append("approval_decided", data);
     }
 

@@ -357,16 +357,21 @@ class Volume:
 
 @dataclass
 class Approval:
-    """A question about a call of a tool, which waits for a person."""
+    """A question that waits for a person."""
 
     id: str
     sandbox_id: str
     tool: str
     #: What it would be called with, all of it.
     parameters: Any
-    #: How long it waits still before the call is refused, milliseconds.
+    #: How long it waits still before it is refused, milliseconds.
     left_ms: int
+    #: What it is about: `tool`, `connection`, `command` or `restore`.
+    kind: str
+    #: The scope of the keys that may answer it: `create` or `admin`.
+    answered_by: str
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> "Approval":
-        return cls(answer["id"], answer["sandbox"], answer["tool"], answer["parameters"], answer["left_ms"])
+        names = ("id", "tool", "parameters", "left_ms", "kind", "answered_by")
+        return cls(sandbox_id=answer["sandbox"], **{name: answer[name] for name in names})

@@ -104,6 +104,8 @@ def sandbox_body(
     idle: Optional[int] = None,
     checkpoint_every: Optional[int] = None,
     checkpoint_before: Optional[Sequence[str]] = None,
+    ask_before: Optional[Sequence[str]] = None,
+    ask_before_restore: Optional[bool] = None,
     tool_grants: Optional[Sequence[str]] = None,
     answered: Sequence[Mapping[str, Any]] = (),
 ) -> Dict[str, Any]:
@@ -135,6 +137,8 @@ def sandbox_body(
         "idle_seconds": idle,
         "checkpoint_every_seconds": checkpoint_every,
         "checkpoint_before": list(checkpoint_before) if checkpoint_before is not None else None,
+        "ask_before": list(ask_before) if ask_before is not None else None,
+        "ask_before_restore": ask_before_restore,
         **_lifecycle(lifecycle or {}),
     }
     return without_none(body)

@@ -201,6 +201,12 @@ pub(crate) async fn execute(
     let toolbox = Toolbox::open(asked, given).await?;
     let id = there(&toolbox, session).await?;
     let refused = |error| toolbox.refused(&error);
+    // The shell is told it as input: who has to know of commands before is told here.
+    let start = StartExec {
+        argv: ["/bin/sh", "-c", &line].map(|word| word.as_bytes().to_vec()).into(),
+        ..StartExec::default()
+    };
+    toolbox.supervisor.announce(&start).await.map_err(refused)?;
     let command = new_id();
     let place = format!("{}/{command}", directory(&id));
     write(&toolbox, &format!("{place}/command"), format!("{line}\n").as_bytes()).await?;

@@ -35,6 +35,8 @@ pub(crate) fn create_request(new: NewSandbox, idempotency_key: Option<String>) -
         checkpoint_every: new.checkpoint_every_seconds.map(Duration::from_secs),
         checkpoint_before: new.checkpoint_before,
         checkpoint_keep: new.checkpoint_keep,
+        ask_before: new.ask_before,
+        ask_before_restore: new.ask_before_restore,
     };
     let template = match (new.image, new.template) {
         (Some(_), Some(_)) => return Err(ApiRefusal::bad_request("image: it and `template` exclude each other")),

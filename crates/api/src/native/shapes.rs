@@ -83,6 +83,10 @@ pub(crate) struct NewSandbox {
     pub(crate) checkpoint_before: Option<Vec<String>>,
     /// How many checkpoints that were made by themselves are kept; as the server's configuration says if absent.
     pub(crate) checkpoint_keep: Option<u64>,
+    /// Commands before which a person is asked, such as `git push`, beside those of the server's configuration.
+    pub(crate) ask_before: Option<Vec<String>>,
+    /// Whether a person is asked before it is put back to a checkpoint; not if absent, unless the server's configuration says so.
+    pub(crate) ask_before_restore: Option<bool>,
     /// Volumes that it has.
     pub(crate) volumes: Option<Vec<NewVolumeMount>>,
     /// What it may use.
@@ -304,6 +308,10 @@ pub(crate) struct LifecycleAnswer {
     pub(crate) checkpoint_before: Vec<String>,
     /// How many of those are kept.
     pub(crate) checkpoint_keep: u64,
+    /// Commands before which a person is asked, beside those of the server's configuration.
+    pub(crate) ask_before: Vec<String>,
+    /// Whether a person is asked before it is put back to a checkpoint.
+    pub(crate) ask_before_restore: bool,
 }
 
 impl From<Lifecycle> for LifecycleAnswer {
@@ -315,6 +323,8 @@ impl From<Lifecycle> for LifecycleAnswer {
             checkpoint_every_seconds: lifecycle.checkpoint_every.map(|time| time.as_secs_f64()),
             checkpoint_before: lifecycle.checkpoint_before.iter().map(ToString::to_string).collect(),
             checkpoint_keep: lifecycle.checkpoint_keep,
+            ask_before: lifecycle.ask_before.iter().map(ToString::to_string).collect(),
+            ask_before_restore: lifecycle.ask_before_restore,
         }
     }
 }

@@ -25,14 +25,14 @@ pub(crate) const EVENTS: &str = "text/event-stream";
 /// How often a stream without calls shows that it is alive.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// Questions about calls of tools and connections that wait for an answer.
+/// Questions that wait for an answer.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ApprovalList {
-    /// A question for each sandbox at most: the next one of a sandbox comes when this one is decided.
+    /// Of tools and connections one for each sandbox at most: the next one comes when this one is decided.
     approvals: Vec<ApprovalAnswerShape>,
 }
 
-/// A question about a call of a tool or a connection.
+/// A question about what waits for the answer.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Approval")]
 struct ApprovalAnswerShape {
@@ -46,12 +46,18 @@ struct ApprovalAnswerShape {
     /// The key whose sandbox it is; absent for the owner of the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
-    /// `tool`: a call of a tool; `connection`: a connection to a host.
+    /// `tool`: a call of a tool; `connection`: a connection to a host; `command`: a command that is to be started; `restore`: a
+    /// sandbox that is to be put back to a checkpoint.
     kind: String,
-    /// The tool; `connect` for a connection.
+    /// The tool; `connect`, `start` or `restore` for the others.
     tool: String,
-    /// What it would be called with, all of it; of a connection `host`, `port` and `protocol`.
+    /// What it would be called with, all of it; of a connection `host`, `port` and `protocol`, of a command its words (`argv`),
+    /// of a restore the `checkpoint`.
     parameters: Value,
+    /// The answers that allow it.
+    scopes: Vec<String>,
+    /// The scope of keys that may answer: `create`, or `admin` where a rule of the server's configuration asks.
+    answered_by: String,
     /// The rule that asks, where one does.
     #[serde(skip_serializing_if = "Option::is_none")]
     rule: Option<String>,
@@ -89,7 +95,7 @@ struct AllowedHostAnswer {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Approve {
-    /// `once`: this call or connection; `sandbox`: the tool within its grant, or the host and port, in this sandbox; `always`:
+    /// `once`: this time; `sandbox`: the tool within its grant, the host and port, or what the rule asks about, in this sandbox; `always`:
     /// the host and port, in this sandbox and in those that the same key makes of the same template from now on. `once` if absent.
     scope: Option<String>,
 }
@@ -126,6 +132,10 @@ pub(crate) struct CallEvent {
 
 impl From<ApprovalView> for ApprovalAnswerShape {
     fn from(view: ApprovalView) -> Self {
+        let scopes: &[&str] = match view.about {
+            ApprovalSubject::Connection { .. } => &["once", "sandbox", "always"],
+            _ => &["once", "sandbox"],
+        };
         let (kind, tool, parameters) = match view.about {
             ApprovalSubject::ToolCall { tool, parameters } => ("tool", tool, value_of(&parameters)),
             ApprovalSubject::Connection { host, port, protocol } => (
@@ -133,11 +143,17 @@ impl From<ApprovalView> for ApprovalAnswerShape {
                 "connect".to_owned(),
                 json!({ "host": host.to_string(), "port": port, "protocol": protocol }),
             ),
+            ApprovalSubject::Command { argv } => ("command", "start".to_owned(), json!({ "argv": argv })),
+            ApprovalSubject::Restore { checkpoint } => {
+                ("restore", "restore".to_owned(), json!({ "checkpoint": checkpoint }))
+            }
         };
         Self {
             kind: kind.to_owned(),
             tool,
             parameters,
+            scopes: scopes.iter().map(ToString::to_string).collect(),
+            answered_by: view.answered_by.as_str().to_owned(),
             id: view.id,
             sandbox: view.sandbox,
             name: view.name,

@@ -5,14 +5,17 @@ import { button, cut, facts, h, named, notify, pre, replace, say, span } from '.
 import { askAgain, watchQuestions } from '../questions.js';
 
 /** What is told in its own way, or is of no use to a person. */
-const OWN = new Set(['id', 'sandbox', 'tool', 'parameters', 'left_ms', 'kind', 'scopes', 'rule']);
+const OWN = new Set(['id', 'sandbox', 'name', 'key', 'tool', 'parameters', 'left_ms', 'kind', 'scopes', 'answered_by', 'rule']);
 const ANSWERS = { once: 'Allow once', sandbox: 'Allow for the sandbox', always: 'Allow always' };
 
 /** What a question is about, in a few words, whatever kind it is of. */
 export function subject(question) {
-  if (question.tool) return ['Call of the tool ', named(question.tool)];
-  if (question.host) return ['Connection to ', named(question.port ? `${question.host}:${question.port}` : question.host)];
-  return ['Question: ', named(question.kind ?? 'of another kind')];
+  const { kind, tool, parameters } = question;
+  if (kind === 'connection') return ['Connection to ', named(`${parameters?.host}:${parameters?.port}`)];
+  if (kind === 'command') return ['Start of ', named(cut((parameters?.argv ?? []).map(text).join(' '), 200))];
+  if (kind === 'restore') return ['Restore of checkpoint ', named(parameters?.checkpoint ?? '')];
+  if (tool) return ['Call of the tool ', named(tool)];
+  return ['Question: ', named(kind ?? 'of another kind')];
 }
 
 /** A value as somebody may read it. */
@@ -23,14 +26,15 @@ function text(value) {
 function card(question, names) {
   const left = h('span', {}, '–');
   const name = names.get(question.sandbox);
-  const offered = question.scopes ?? (question.tool ? ['once', 'sandbox'] : ['once', 'sandbox', 'always']);
+  const offered = question.scopes ?? ['once'];
+  const needed = question.answered_by ?? 'create';
   const about = subject(question);
   const decide = async (work, told) => {
     await work();
     notify(told);
     await askAgain();
   };
-  const answers = may('create') && h('div', { class: 'tools' },
+  const answers = !may(needed) ? h('p', { class: 'faint' }, `Answers take a key with the scope ${needed}.`) : h('div', { class: 'tools' },
     offered.filter((scope) => ANSWERS[scope]).map((scope, index) => button(ANSWERS[scope], () => decide(
       () => post(`/v1/approvals/${part(question.id)}/approve`, { scope }), 'It is allowed.'),
     index === 0 ? { class: 'primary' } : {})),

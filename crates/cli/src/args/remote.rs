@@ -72,7 +72,14 @@ pub(crate) struct CreateArgs {
     /// How many of these checkpoints are kept; the oldest go. [default: the daemon's]
     #[arg(long, value_name = "N")]
     pub(crate) checkpoint_keep: Option<u64>,
-    /// Policy file of which `[lifecycle]` says what the five flags above do where they are not given.
+    /// Have a person asked (`offleash approvals`) before such a command is started, as in 'git push'. What programs start by
+    /// themselves is not seen.
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) ask_before: Vec<String>,
+    /// Have a person asked before it is put back to a checkpoint.
+    #[arg(long)]
+    pub(crate) ask_before_restore: bool,
+    /// Policy file of which `[lifecycle]` says what the seven flags above do where they are not given.
     #[arg(long, value_name = "FILE")]
     pub(crate) policy: Option<PathBuf>,
     /// A label.

@@ -33,7 +33,9 @@ impl Place {
                 port: *port,
                 protocol: *protocol,
             }),
-            ApprovalSubject::ToolCall { .. } => None,
+            ApprovalSubject::ToolCall { .. } | ApprovalSubject::Command { .. } | ApprovalSubject::Restore { .. } => {
+                None
+            }
         }
     }
 

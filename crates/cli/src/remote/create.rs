@@ -22,7 +22,7 @@ const SIZES: &str = "sizes are such as 512M or 2G: units K, M, G and T (or KiB, 
                      a number without one is bytes";
 
 /// What the daemon calls what these flags say.
-const FLAGS: [(&str, &str); 16] = [
+const FLAGS: [(&str, &str); 17] = [
     ("tools", "--tool-grant"),
     ("image", "--image"),
     ("allowOut", "--allow"),
@@ -39,6 +39,7 @@ const FLAGS: [(&str, &str); 16] = [
     ("checkpoint_every", "--checkpoint-every"),
     ("checkpoint_before", "--checkpoint-before"),
     ("checkpoint_keep", "--checkpoint-keep"),
+    ("ask_before", "--ask-before"),
 ];
 
 pub(super) fn create(client: &Client, arguments: &CreateArgs) -> Result<ExitCode, Failure> {
@@ -124,6 +125,14 @@ fn lifecycle(arguments: &CreateArgs, body: &mut Value) -> Result<(), Failure> {
     }
     if let Some(keep) = arguments.checkpoint_keep.or(policy.checkpoint_keep) {
         body["checkpoint_keep"] = json!(keep);
+    }
+    let asked: Vec<String> = policy.ask_before.iter().map(ToString::to_string).collect();
+    let asked: Vec<&String> = asked.iter().chain(&arguments.ask_before).collect();
+    if !asked.is_empty() {
+        body["ask_before"] = json!(asked);
+    }
+    if arguments.ask_before_restore || policy.ask_before_restore {
+        body["ask_before_restore"] = json!(true);
     }
     Ok(())
 }

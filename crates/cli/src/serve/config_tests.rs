@@ -68,6 +68,8 @@ fn sleep_and_checkpoints_are_set_for_all_sandboxes() {
         "idle_mode = \"full\"",
         "idle_seconds_of = { tool = 0 }",
         "checkpoint_before = [\"rm -rf\"]",
+        "ask_before = [\"git push\"]",
+        "ask_before_restore = true",
     ];
     let tables = parse(&format!("[lifecycle]\n{}", keys.join("\n"))).unwrap();
     let config = daemon(&tables, None).unwrap().lifecycle;
@@ -75,10 +77,13 @@ fn sleep_and_checkpoints_are_set_for_all_sandboxes() {
     assert_eq!(config.idle_mode, offleash_daemon::PauseMode::Full);
     assert_eq!(config.idle_of_templates["tool"], Duration::ZERO);
     assert_eq!(config.checkpoint_before, ["rm -rf".parse().unwrap()]);
+    assert_eq!(config.ask_before, ["git push".parse().unwrap()]);
+    assert!(config.ask_before_restore);
     for wrong in [
         "idle_mode = \"memory\"",
         "checkpoint_before = [\"-rf\"]",
         "checkpoint_keep = 0",
+        "ask_before = [\"./push\"]",
     ] {
         let key = wrong.split_once(' ').unwrap().0;
         let told = refused(&format!("[lifecycle]\n{wrong}"));

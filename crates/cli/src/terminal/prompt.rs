@@ -117,6 +117,9 @@ impl Prompt {
                     Text::from(tool.as_str())
                 )
             }
+            ApprovalSubject::Command { .. } | ApprovalSubject::Restore { .. } => {
+                "allow (o)nce, for this (r)un, or (d)eny?".to_owned()
+            }
         };
         format!(
             "[offleash] {} wants {about} – {answers} (denied in {}) ",
@@ -178,7 +181,7 @@ impl Prompt {
 
     fn always(&mut self) -> Option<(u64, ApprovalAnswer)> {
         let open = self.open.as_mut()?;
-        if let ApprovalSubject::ToolCall { .. } = open.question.about {
+        if !matches!(open.question.about, ApprovalSubject::Connection { .. }) {
             open.say("[offleash] a tool is allowed for good in the policy, by hand; o, r or d: ");
             return None;
         }

@@ -269,6 +269,7 @@ async function approvals() {
   await accessible('approvals');
   await question.getByRole('button', { name: 'Allow once' }).click();
   await page.getByText('"amount": 2').waitFor();
+  assert.equal(await question.getByRole('button', { name: 'Allow always' }).count(), 0);
   await question.getByRole('button', { name: 'Deny' }).click();
   await page.getByText('0 questions wait.').waitFor();
 }

@@ -1,9 +1,13 @@
-//! Questions about connections in sandboxes of a daemon: they wait for whoever may answer, and nobody's answer denies.
+//! Questions about connections, commands and checkpoints of sandboxes of a daemon: they wait for whoever may answer, and nobody's
+//! answer denies.
 
 use std::time::{Duration, Instant};
 
 use offleash_core::approval::{ApprovalAnswer, ApprovalSubject};
-use offleash_daemon::{ApprovalView, Caller, Daemon, DaemonError};
+use offleash_daemon::{ApprovalView, Caller, Daemon, DaemonError, Quota, Scope, Scopes};
+use offleash_supervisor::service::error::SupervisorError;
+use offleash_supervisor::service::message::StartExec;
+use tokio::task::JoinHandle;
 
 use super::world::{World, create_with, output, test, within};
 
@@ -161,5 +165,141 @@ fn what_is_no_host_is_not_asked_about() {
         request.network.ask_out = vec!["*".to_owned()];
         let refused = within(daemon.create(&Caller::local(), request)).await;
         assert!(matches!(refused, Err(DaemonError::Invalid { .. })), "{refused:?}");
+    });
+}
+
+/// A key of somebody who makes sandboxes.
+fn maker() -> Caller {
+    Caller {
+        key_id: "maker".to_owned(),
+        scopes: Scopes(vec![Scope::Create]),
+        quota: Quota::default(),
+        tools: None,
+    }
+}
+
+/// Starts a line, as a client does that waits for it.
+async fn starting(daemon: &Daemon, id: &str, line: &str) -> JoinHandle<Result<(), SupervisorError>> {
+    let supervisor = daemon.supervisor(id).await.unwrap();
+    let start = StartExec {
+        argv: ["/bin/sh", "-c", line].map(|word| word.as_bytes().to_vec()).into(),
+        ..StartExec::default()
+    };
+    tokio::spawn(async move { supervisor.start(start).await.map(drop) })
+}
+
+#[test]
+fn a_command_that_is_named_waits_for_an_answer() {
+    test(async {
+        let world = World::new();
+        let daemon = world
+            .daemon_with(|config| config.lifecycle.ask_before = vec!["dd".parse().unwrap()])
+            .await;
+        let owner = Caller::local();
+        let request = offleash_daemon::CreateRequest {
+            lifecycle: offleash_daemon::LifecycleRequest {
+                ask_before: Some(vec!["rm -rf".to_owned()]),
+                ..offleash_daemon::LifecycleRequest::default()
+            },
+            ..offleash_daemon::CreateRequest::default()
+        };
+        let me = maker();
+        let made = within(daemon.create(&me, request)).await.unwrap();
+
+        // Who waits no more is not asked about.
+        let left = starting(&daemon, &made.id, "rm -rf /tmp/x").await;
+        let open = question(&daemon, &me).await;
+        left.abort();
+        while !within(daemon.approvals(&me)).await.unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let late = within(daemon.decide(&me, &open.id, ApprovalAnswer::Once)).await;
+        assert!(matches!(late, Err(DaemonError::UnknownApproval { .. })), "{late:?}");
+
+        let denied = starting(&daemon, &made.id, "touch /tmp/made; rm -rf /tmp/x").await;
+        let open = question(&daemon, &me).await;
+        assert!(
+            matches!(&open.about, ApprovalSubject::Command { argv } if argv.len() == 3)
+                && open.rule.as_deref() == Some("ask_before: rm -rf"),
+            "{open:?}"
+        );
+        assert!(!denied.is_finished());
+        let for_good = within(daemon.decide(&me, &open.id, ApprovalAnswer::Always)).await;
+        assert!(matches!(for_good, Err(DaemonError::Unsupported { .. })), "{for_good:?}");
+        within(daemon.decide(&me, &open.id, ApprovalAnswer::Denied))
+            .await
+            .unwrap();
+        let refused = within(denied).await.unwrap();
+        assert!(
+            matches!(refused, Err(SupervisorError::NotAllowed { .. })),
+            "{refused:?}"
+        );
+        let supervisor = daemon.supervisor(&made.id).await.unwrap();
+        assert_eq!(output(&supervisor, "ls /tmp").await, "");
+
+        // Allowed for the sandbox, it is asked about no more.
+        let allowed = starting(&daemon, &made.id, "rm -rf /tmp/x").await;
+        let open = question(&daemon, &me).await;
+        within(daemon.decide(&me, &open.id, ApprovalAnswer::Run)).await.unwrap();
+        within(allowed).await.unwrap().unwrap();
+        assert_eq!(output(&supervisor, "rm -rf /tmp/x && echo gone").await, "gone\n");
+
+        // What the owner's rule asks, the owner's keys answer.
+        let waiting = starting(&daemon, &made.id, "dd if=/dev/null").await;
+        let open = question(&daemon, &me).await;
+        let own = within(daemon.decide(&me, &open.id, ApprovalAnswer::Once)).await;
+        assert!(matches!(own, Err(DaemonError::Forbidden { .. })), "{own:?}");
+        assert!(!waiting.is_finished());
+        within(daemon.decide(&owner, &open.id, ApprovalAnswer::Once))
+            .await
+            .unwrap();
+        within(waiting).await.unwrap().unwrap();
+
+        let audit = world.site.succeed(["audit", "show"]);
+        let decided: Vec<&str> = audit.lines().filter(|line| line.contains("approval_decided")).collect();
+        assert_eq!(decided.len(), 3, "{audit}");
+        assert!(
+            decided[0].contains("rm -rf /tmp/x") && decided[0].contains("denied"),
+            "{audit}"
+        );
+        within(daemon.kill(&me, &made.id)).await.unwrap();
+        world.emptied().await;
+    });
+}
+
+#[test]
+fn a_sandbox_is_put_back_when_somebody_allows_it() {
+    test(async {
+        let world = World::new();
+        let daemon = world.daemon().await;
+        let me = Caller::local();
+        let made = create_with(&daemon, |request| request.lifecycle.ask_before_restore = Some(true)).await;
+        let checkpoint = within(daemon.create_checkpoint(&me, &made.id, None)).await.unwrap();
+        let supervisor = daemon.supervisor(&made.id).await.unwrap();
+        output(&supervisor, "touch ~/later").await;
+        for (answer, there) in [(ApprovalAnswer::Denied, "later\n"), (ApprovalAnswer::Once, "")] {
+            let (daemon, caller) = (&daemon, &me);
+            let restoring = daemon.restore(caller, &made.id, &checkpoint.id);
+            let answering = async {
+                let open = question(daemon, caller).await;
+                assert!(
+                    matches!(&open.about, ApprovalSubject::Restore { checkpoint: of } if *of == checkpoint.id),
+                    "{open:?}"
+                );
+                within(daemon.decide(caller, &open.id, answer)).await.unwrap();
+            };
+            let (restored, ()) = within(async { tokio::join!(restoring, answering) }).await;
+            match answer.allows() {
+                true => drop(restored.unwrap()),
+                false => assert!(
+                    matches!(restored, Err(DaemonError::ApprovalDenied { .. })),
+                    "{restored:?}"
+                ),
+            }
+            let supervisor = daemon.supervisor(&made.id).await.unwrap();
+            assert_eq!(output(&supervisor, "ls ~").await, there);
+        }
+        within(daemon.kill(&me, &made.id)).await.unwrap();
+        world.emptied().await;
     });
 }

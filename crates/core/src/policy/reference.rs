@@ -558,6 +558,20 @@ fn tables() -> impl Iterator<Item = KeyDoc> {
             "5",
         ),
         (
+            "lifecycle.ask_before",
+            "list of commands",
+            "none",
+            "commands before which a person is asked, beside those of the server; what programs start by themselves is not seen",
+            "[\"git push\"]",
+        ),
+        (
+            "lifecycle.ask_before_restore",
+            "boolean",
+            "false",
+            "whether a person is asked before the sandbox is put back to a checkpoint",
+            "true",
+        ),
+        (
             "limits",
             "table",
             "{}",

@@ -55,6 +55,8 @@ fn a_full_policy_is_read() {
         idle = "10m"
         checkpoint_before = ["rm -rf"]
         checkpoint_keep = 3
+        ask_before = ["git push"]
+        ask_before_restore = true
         "#,
     )
     .unwrap();
@@ -62,6 +64,8 @@ fn a_full_policy_is_read() {
         idle: Some(Millis(600_000)),
         checkpoint_before: vec!["rm -rf".parse().unwrap()],
         checkpoint_keep: Some(3),
+        ask_before: vec!["git push".parse().unwrap()],
+        ask_before_restore: true,
         ..LifecyclePolicy::default()
     };
     assert_eq!(policy.lifecycle, lifecycle);
@@ -69,6 +73,8 @@ fn a_full_policy_is_read() {
         "idle = \"soon\"",
         "checkpoint_before = [\"-rf\"]",
         "checkpoint_keep = 0",
+        "ask_before = [\"./push\"]",
+        "ask_before_restore = 1",
         "sleep = 1",
     ] {
         assert!(

@@ -101,7 +101,7 @@ impl Daemon {
     /// checkpoint, and its id, tokens, labels and rules stay.
     ///
     /// # Errors
-    /// `NotFound`, `Forbidden`, `UnknownSnapshot`, `Conflict`, `Overloaded`, `Supervisor`.
+    /// `NotFound`, `Forbidden`, `UnknownSnapshot`, `ApprovalDenied`, `Conflict`, `Overloaded`, `Supervisor`.
     pub async fn restore(&self, caller: &Caller, id: &str, which: &str) -> Result<SandboxView, DaemonError> {
         caller.require(Scope::Create)?;
         self.services.checkpoints.restore(caller, id, which).await

@@ -9,7 +9,7 @@ use offleash_supervisor::tools::{CallOutcome, DoorReply, ToolCalls};
 
 use super::Daemon;
 use crate::allowed_hosts::{self, AllowedHost};
-use crate::approvals::{ApprovalView, OF_NETWORK, open_approvals};
+use crate::approvals::{ApprovalView, OF_DAEMON, OF_NETWORK, open_approvals};
 use crate::caller::Caller;
 use crate::error::DaemonError;
 use crate::registry::Scope;
@@ -48,7 +48,7 @@ impl ClientCalls {
 }
 
 impl Daemon {
-    /// The questions about calls of tools and connections that wait for the caller: of its own sandboxes, and with the scope
+    /// The questions that wait for the caller: of its own sandboxes, and with the scope
     /// `admin` of all.
     ///
     /// # Errors
@@ -94,14 +94,16 @@ impl Daemon {
     /// Answers a question. What is allowed for good is on record before.
     ///
     /// # Errors
-    /// `Forbidden`; `UnknownApproval` where it is not open, or of a sandbox that is not the caller's; `Unsupported` to allow a
-    /// tool for good.
+    /// `Forbidden`, also where a rule of the owner's asks and the caller has not the scope `admin`; `UnknownApproval` where it is
+    /// not open, or of a sandbox that is not the caller's; `Unsupported` to allow for good what is no connection.
     pub async fn decide(&self, caller: &Caller, id: &str, answer: ApprovalAnswer) -> Result<(), DaemonError> {
         caller.require(Scope::Create)?;
         let unknown = || DaemonError::UnknownApproval { id: id.to_owned() };
         let (sandbox, number) = id.rsplit_once('-').ok_or_else(unknown)?;
         let of_network = number.strip_prefix(OF_NETWORK);
-        let number: u64 = of_network.unwrap_or(number).parse().map_err(|_| unknown())?;
+        let of_daemon = number.strip_prefix(OF_DAEMON);
+        let number = of_network.or(of_daemon).unwrap_or(number);
+        let number: u64 = number.parse().map_err(|_| unknown())?;
         let entry = self
             .services
             .core
@@ -109,6 +111,9 @@ impl Daemon {
             .find(caller, sandbox)
             .map_err(|_| unknown())?;
         let core = &self.services.core;
+        if of_daemon.is_some() && core.questions.is_owners(entry.name(), number).ok_or_else(unknown)? {
+            caller.require(Scope::Admin)?;
+        }
         let kept = match answer {
             ApprovalAnswer::Always => {
                 let open = open_approvals(core, &entry).await;
@@ -117,7 +122,10 @@ impl Daemon {
             }
             _ => None,
         };
-        let decided = self.answer_question(&entry, of_network.is_some(), number, answer).await;
+        let decided = match of_daemon {
+            Some(_) => Ok(core.questions.decide(entry.name(), number, answer)),
+            None => self.answer_question(&entry, of_network.is_some(), number, answer).await,
+        };
         if let Some(kept) = kept.filter(|_| !matches!(decided, Ok(true))) {
             allowed_hosts::take_back(core, kept).await?;
         }

@@ -5,31 +5,45 @@ use std::sync::{Arc, Weak};
 
 use offleash_supervisor::service::SandboxUse;
 use offleash_supervisor::service::client::SupervisorClient;
+use offleash_supervisor::service::error::SupervisorError;
 use offleash_supervisor::service::message::StartExec;
 
 use super::Daemon;
 use crate::contexts::SandboxContexts;
 use crate::error::DaemonError;
 use crate::listing;
+use crate::questions::DaemonQuestions;
+use crate::registry_handle::RegistryHandle;
 use crate::sandboxes::SandboxUseGuard;
 use crate::snapshots::AutomaticCheckpoints;
 use crate::transitions::WhenPaused;
 use crate::view::AccessRules;
 
-/// A use of a sandbox, before whose commands checkpoints may be made.
+/// A use of a sandbox, before whose commands somebody may be asked, and checkpoints may be made.
 #[derive(Debug)]
 struct ObservedUse {
     used: SandboxUseGuard,
+    questions: Arc<DaemonQuestions>,
     /// It does not keep the daemon.
+    registry: Weak<RegistryHandle>,
     automatic: Weak<AutomaticCheckpoints>,
 }
 
 impl SandboxUse for ObservedUse {
-    fn before_start<'a>(&'a self, start: &'a StartExec) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    fn before_start<'a>(
+        &'a self,
+        start: &'a StartExec,
+    ) -> Pin<Box<dyn Future<Output = Result<(), SupervisorError>> + Send + 'a>> {
         Box::pin(async move {
+            let entry = self.used.entry();
+            let registry = self.registry.upgrade();
+            self.questions
+                .before_command(entry, registry.as_ref(), &start.argv)
+                .await?;
             if let Some(automatic) = self.automatic.upgrade() {
-                automatic.before_start(self.used.entry(), start).await;
+                automatic.before_start(entry, start).await;
             }
+            Ok(())
         })
     }
 }
@@ -59,11 +73,7 @@ impl Daemon {
     pub async fn supervisor(&self, id: &str) -> Result<SupervisorClient, DaemonError> {
         let services = &self.services;
         let used = services.changer.running(id, WhenPaused::Resume).await?;
-        let supervisor = services.core.host.supervisor(used.entry().id());
-        Ok(supervisor.used_by(Arc::new(ObservedUse {
-            used,
-            automatic: Arc::downgrade(&services.automatic),
-        })))
+        Ok(self.observed(used))
     }
 
     /// As [`Self::supervisor`], for what no sandbox is resumed for.
@@ -73,11 +83,18 @@ impl Daemon {
     pub async fn supervisor_unless_paused(&self, id: &str) -> Result<SupervisorClient, DaemonError> {
         let services = &self.services;
         let looked_at = services.changer.running(id, WhenPaused::Leave).await?;
-        let supervisor = services.core.host.supervisor(looked_at.entry().id());
-        Ok(supervisor.used_by(Arc::new(ObservedUse {
-            used: looked_at,
-            automatic: Arc::downgrade(&services.automatic),
-        })))
+        Ok(self.observed(looked_at))
+    }
+
+    fn observed(&self, used: SandboxUseGuard) -> SupervisorClient {
+        let (core, automatic) = (&self.services.core, &self.services.automatic);
+        let supervisor = core.host.supervisor(used.entry().id());
+        supervisor.used_by(Arc::new(ObservedUse {
+            used,
+            questions: Arc::clone(&core.questions),
+            registry: Arc::downgrade(&core.registry),
+            automatic: Arc::downgrade(automatic),
+        }))
     }
 
     /// The contexts of a sandbox, which is resumed by this when traffic resumes it. Who asks was checked.

@@ -182,7 +182,7 @@ impl CheckpointStore {
     /// Puts a sandbox back to one of its checkpoints: its processes end, and its files are those of the checkpoint.
     ///
     /// # Errors
-    /// `NotFound`, `UnknownCheckpoint`, `Conflict`, `Overloaded`, `Supervisor`; when it could not be made, it waits to be restored
+    /// `NotFound`, `UnknownCheckpoint`, `ApprovalDenied`, `Conflict`, `Overloaded`, `Supervisor`; when it could not be made, it waits to be restored
     /// again.
     pub(crate) async fn restore(
         self: &Arc<Self>,
@@ -191,7 +191,10 @@ impl CheckpointStore {
         which: &str,
     ) -> Result<SandboxView, DaemonError> {
         let entry = self.core.sandboxes.find(caller, id)?;
-        let (store, caller, which) = (Arc::clone(self), caller.clone(), which.to_owned());
+        let asked = self.find(&entry, which)?;
+        let core = &self.core;
+        core.questions.before_restore(&entry, &core.registry, &asked.id).await?;
+        let (store, caller, which) = (Arc::clone(self), caller.clone(), asked.id);
         let work = async move {
             let turn = entry.turn_soon().await?;
             match entry.state() {

@@ -2,6 +2,7 @@
 
 use data_encoding::HEXLOWER;
 use offleash_core::approval::ApprovalSubject;
+use offleash_core::text::Text;
 use offleash_store::rfc3339;
 use offleash_supervisor::clock::{from_ms, now_ms};
 use serde_json::{Value, json};
@@ -103,6 +104,8 @@ impl WebhookMessage {
                 let parameters: Value = serde_json::from_str(parameters).unwrap_or_default();
                 json!({ "tool": tool, "parameters": parameters })
             }
+            ApprovalSubject::Command { argv } => json!({ "command": shown(argv) }),
+            ApprovalSubject::Restore { checkpoint } => json!({ "checkpoint": checkpoint }),
         };
         let left_ms = u64::try_from(question.left.as_millis()).unwrap_or(u64::MAX);
         let data = json!({ "approval": question.id, "about": about, "rule": question.rule, "left_ms": left_ms });
@@ -160,6 +163,12 @@ impl About<'_> {
 }
 
 /// The id of a message about what these words name, which nothing else has: ids of sandboxes are drawn by lot.
+/// A command in one line.
+fn shown(argv: &[Text]) -> String {
+    let words: Vec<String> = argv.iter().map(ToString::to_string).collect();
+    words.join(" ")
+}
+
 fn id_of(words: &[&str]) -> String {
     let digest = Sha256::digest(words.join("\0").as_bytes());
     HEXLOWER.encode(digest.get(..ID_BYTES).unwrap_or_default())

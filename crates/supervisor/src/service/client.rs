@@ -86,11 +86,9 @@ impl SupervisorClient {
     /// in many images.
     ///
     /// # Errors
-    /// `InvalidUser`, `Directory`, `NotFound`, `NotExecutable`, `NotStarted`, `Invalid`, `Paused`, `Gone`.
+    /// `InvalidUser`, `Directory`, `NotFound`, `NotExecutable`, `NotStarted`, `NotAllowed`, `Invalid`, `Paused`, `Gone`.
     pub async fn start(&self, start: StartExec) -> Result<ExecStream, SupervisorError> {
-        if let Some(used) = &self.used {
-            used.before_start(&start).await;
-        }
+        self.announce(&start).await?;
         let again = for_any_shell(&start);
         let started = self.stream(&SupervisorRequest::Start(start), "start a command").await;
         match (started, again) {
@@ -98,6 +96,17 @@ impl SupervisorClient {
                 self.stream(&SupervisorRequest::Start(again), "start a command").await
             }
             (started, _) => started,
+        }
+    }
+
+    /// Tells whoever has to know of commands before they are started, as [`Self::start`] does, of one that a shell is given as input.
+    ///
+    /// # Errors
+    /// `NotAllowed`.
+    pub async fn announce(&self, start: &StartExec) -> Result<(), SupervisorError> {
+        match &self.used {
+            Some(used) => used.before_start(start).await,
+            None => Ok(()),
         }
     }
 

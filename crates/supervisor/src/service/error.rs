@@ -69,6 +69,14 @@ pub enum SupervisorError {
         /// What.
         operation: String,
     },
+    /// A person who had to be asked did not allow the command.
+    #[error("`{command}` was not started: {why}")]
+    NotAllowed {
+        /// The command, cut.
+        command: String,
+        /// Why not, as one sentence without a full stop.
+        why: String,
+    },
     /// The request itself is wrong.
     #[error("{reason}")]
     Invalid {
@@ -193,6 +201,7 @@ impl Explained for SupervisorError {
             | Self::InputClosed
             | Self::NoTerminal
             | Self::Invalid { .. } => ErrorKind::Invalid,
+            Self::NotAllowed { .. } => ErrorKind::Denied,
             Self::Unsupported { .. } | Self::OtherVersion { .. } => ErrorKind::Unsupported,
             Self::Exhausted { .. } => ErrorKind::Exhausted,
             Self::Timeout { .. } => ErrorKind::Timeout,

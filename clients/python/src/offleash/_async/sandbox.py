@@ -55,6 +55,8 @@ class AsyncSandboxCore(AsyncPorts):
         idle: Optional[int] = None,
         checkpoint_every: Optional[int] = None,
         checkpoint_before: Optional[Sequence[str]] = None,
+        ask_before: Optional[Sequence[str]] = None,
+        ask_before_restore: Optional[bool] = None,
         tools: Sequence[Union[Tool, Callable[..., Any]]] = (),
         tool_grants: Optional[Sequence[str]] = None,
         idempotency_key: Optional[str] = None,
@@ -79,6 +81,8 @@ class AsyncSandboxCore(AsyncPorts):
             idle: After how many seconds it sleeps while nobody uses it; 0 is never.
             checkpoint_every: How often a checkpoint is made by itself, seconds.
             checkpoint_before: Commands before which one is made, such as `rm -rf`.
+            ask_before: Commands before which a person is asked, such as `git push`.
+            ask_before_restore: Whether a person is asked before it is put back to a checkpoint.
             tools: Functions of this program that code inside may call.
             tool_grants: Which of the server's tools it has, a grant each.
             url, api_key: The server; one of this user's own if absent.
@@ -105,6 +109,8 @@ class AsyncSandboxCore(AsyncPorts):
             idle=idle,
             checkpoint_every=checkpoint_every,
             checkpoint_before=checkpoint_before,
+            ask_before=ask_before,
+            ask_before_restore=ask_before_restore,
             tool_grants=tool_grants,
             answered=[tool.declared() for tool in made.values()],
         )

@@ -52,6 +52,7 @@ impl From<SupervisorError> for ServiceFailure {
             SupervisorError::InputClosed | SupervisorError::NoTerminal => {
                 (ConnectCode::FailedPrecondition, error.to_string())
             }
+            SupervisorError::NotAllowed { .. } => (ConnectCode::PermissionDenied, error.to_string()),
             SupervisorError::Unsupported { .. } => (ConnectCode::Unimplemented, error.to_string()),
             SupervisorError::Exhausted { .. } => (ConnectCode::ResourceExhausted, error.to_string()),
             SupervisorError::Timeout { .. } => (ConnectCode::DeadlineExceeded, error.to_string()),

@@ -202,6 +202,10 @@ tables! {
         checkpoint_before: Vec<String> = "`[]`",
         /// How many checkpoints of a sandbox that were made by themselves are kept.
         checkpoint_keep: u64 = "`5`",
+        /// Commands in any sandbox before which a person is asked, such as `git push`; keys with the scope `admin` answer.
+        ask_before: Vec<String> = "`[]`",
+        /// Whether a person is asked before any sandbox is put back to a checkpoint; keys with the scope `admin` answer.
+        ask_before_restore: bool = "`false`",
     }
     "templates" Templates {
         /// Whether to build templates `code-interpreter` and `mcp-gateway`, which E2B's SDKs ask for, when one is missing.

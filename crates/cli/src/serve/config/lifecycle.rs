@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use offleash_core::command_trigger::{CommandTrigger, CommandTriggerError};
 use offleash_daemon::LifecycleConfig;
 
 use super::keys::LifecycleKeys;
@@ -26,14 +27,9 @@ pub(super) fn lifecycle(table: &LifecycleKeys, config: &mut LifecycleConfig) -> 
         .collect();
     set(&mut config.max_put_away, table.max_put_away);
     config.checkpoint_every = time(table.checkpoint_every_seconds);
-    for (number, command) in table.checkpoint_before.iter().flatten().enumerate() {
-        let parsed = command.parse();
-        config.checkpoint_before.push(parsed.map_err(
-            |error: offleash_core::command_trigger::CommandTriggerError| {
-                Wrong::item("lifecycle.checkpoint_before", number, error.to_string())
-            },
-        )?);
-    }
+    config.checkpoint_before = commands("lifecycle.checkpoint_before", table.checkpoint_before.as_deref())?;
+    config.ask_before = commands("lifecycle.ask_before", table.ask_before.as_deref())?;
+    set(&mut config.ask_before_restore, table.ask_before_restore);
     if table.checkpoint_keep == Some(0) {
         return Err(Wrong::new(
             "lifecycle.checkpoint_keep",
@@ -42,4 +38,14 @@ pub(super) fn lifecycle(table: &LifecycleKeys, config: &mut LifecycleConfig) -> 
     }
     set(&mut config.checkpoint_keep, table.checkpoint_keep);
     Ok(())
+}
+
+/// The commands of a list.
+fn commands(key: &'static str, given: Option<&[String]>) -> Result<Vec<CommandTrigger>, Wrong> {
+    let given = given.unwrap_or_default().iter().enumerate();
+    let parsed = given.map(|(number, command)| {
+        let parsed = command.parse();
+        parsed.map_err(|error: CommandTriggerError| Wrong::item(key, number, error.to_string()))
+    });
+    parsed.collect()
 }
