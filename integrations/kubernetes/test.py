@@ -32,7 +32,15 @@ CASES = {
         "podLabels": {"c": "d"},
         "runtimeClassName": "writable",
         "priorityClassName": "high",
+        "front": {
+            "enabled": True,
+            "keySecretName": "front",
+            "tls": {"secretName": "front-tls"},
+            "nodesCaSecretName": "tls",
+            "service": {"type": "LoadBalancer", "port": 443},
+        },
     },
+    "a front": {"front": {"enabled": True, "keySecretName": "front"}},
     "weaker": {
         "podSecurity": {"hostUsers": True, "procMount": "Default"},
         "networkPolicy": {"enabled": False},
@@ -45,6 +53,8 @@ WRONG = {
     "a key that is none": {**IMAGE, "imagee": {}},
     "a port beyond all": {**IMAGE, "service": {"port": 70000}},
     "a share of a DaemonSet": {**IMAGE, "podDisruptionBudget": {"minAvailable": "50%"}},
+    "a front without a key": {**IMAGE, "front": {"enabled": True}},
+    "a Service of no type": {**IMAGE, "front": {"enabled": True, "keySecretName": "a", "service": {"type": "Ingress"}}},
     "another procMount": {**IMAGE, "podSecurity": {"procMount": "unmasked"}},
 }
 
@@ -74,6 +84,52 @@ def unprivileged(pod, values):
         assert context["procMount"] == "Default" or pod["hostUsers"] is False
 
 
+def mounted(pod):
+    """Whether all that is mounted is a volume, and the other way round."""
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    mounts = {mount["name"] for container in pod["containers"] + pod.get("initContainers", []) for mount in container["volumeMounts"]}
+    assert mounts == volumes, (mounts, volumes)
+
+
+def fronted(documents, values):
+    """Whether the front leads to nodes, nobody's Service to both, and `offleash front` takes what it is told."""
+    deployment = documents["Deployment", "boxes-front"]["spec"]
+    pod = deployment["template"]["spec"]
+    mounted(pod)
+    labels = deployment["template"]["metadata"]["labels"]
+    nodes = documents["DaemonSet", "boxes"]["spec"]["template"]["metadata"]["labels"]
+    assert deployment["selector"]["matchLabels"] == labels
+    for (kind, name), document in documents.items():
+        if kind == "Service":
+            selector = document["spec"]["selector"]
+            leads = selector.items() <= labels.items(), selector.items() <= nodes.items()
+            assert leads == ((True, False) if name == "boxes-front" else (False, True)), name
+    assert pod["securityContext"]["runAsNonRoot"] is True and pod["automountServiceAccountToken"] is False
+    container = pod["containers"][0]
+    context = container["securityContext"]
+    assert context["privileged"] is False and context["allowPrivilegeEscalation"] is False
+    assert context["capabilities"] == {"drop": ["ALL"]} and context["readOnlyRootFilesystem"] is True
+    words = container["args"]
+    url = words[words.index("--nodes-dns") + 1]
+    assert url == f"http{'s' if values.get('tls') else ''}://boxes-nodes.agents.svc:3000", url
+    assert ("Service", "boxes-nodes") in documents
+    if values.get("tls"):
+        # Its files are not here.
+        return
+    with tempfile.NamedTemporaryFile("w") as key:
+        key.write("e2b_" + "0" * 40)
+        key.flush()
+        words = [{"/etc/offleash/front/key": key.name, "0.0.0.0:3000": "127.0.0.1:0"}.get(word, word) for word in words]
+        program = os.environ.get("OFFLEASH_BINARY", "offleash")
+        front = subprocess.Popen([program, "front", *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        try:
+            # The name leads nowhere here, as before the first node is there.
+            assert front.stdout.readline().startswith("export E2B_API_URL=")
+        finally:
+            front.terminate()
+            front.wait(timeout=30)
+
+
 def taken(text, values):
     """Whether `offleash serve` takes the configuration; files of TLS are not here."""
     lines = [line for line in text.splitlines() if not line.startswith("tls_")]
@@ -101,12 +157,12 @@ def main():
         unprivileged(daemons["template"]["spec"], values)
         labels = daemons["template"]["metadata"]["labels"]
         selectors = [daemons["selector"]["matchLabels"]]
-        selectors += [document["spec"]["selector"] for (kind, _), document in documents.items() if kind == "Service"]
+        selectors += [documents["Service", name]["spec"]["selector"] for name in ("boxes", "boxes-nodes")]
         assert all(selector.items() <= labels.items() for selector in selectors)
-        volumes = {volume["name"] for volume in daemons["template"]["spec"]["volumes"]}
-        pod = daemons["template"]["spec"]
-        mounts = {mount["name"] for container in pod["containers"] + pod.get("initContainers", []) for mount in container["volumeMounts"]}
-        assert mounts == volumes, (mounts, volumes)
+        mounted(daemons["template"]["spec"])
+        assert (("Deployment", "boxes-front") in documents) == ("front" in values)
+        if "front" in values:
+            fronted(documents, values)
         assert (("PodDisruptionBudget", "boxes") in documents) == ("podDisruptionBudget" in values)
         taken(documents["ConfigMap", "boxes"]["data"]["serve.toml"], values)
         print(f"{name}: {len(documents)} objects, schemas of {', '.join(VERSIONS)}")

@@ -23,7 +23,7 @@ mod telemetry;
 mod traffic;
 mod ui;
 
-pub use front::{Front, FrontConfig, NodeAddress, NodeAddressError};
+pub use front::{Front, FrontConfig, NodeAddress, NodeAddressError, NodesName};
 pub use journal::{Event, Journal, RequestEvent};
 pub use routes::{RouteSummary, route_summaries};
 pub use server::{Certificate, Listen, ListenError, ServeError, Server, ServerConfig, TlsError, TlsFiles};

@@ -40,7 +40,7 @@ const ROOMS: [(&str, &[&str]); 18] = [
             "ui",
         ],
     ),
-    ("front", &["control", "http", "journal", "server", "traffic"]),
+    ("front", &["control", "http", "journal", "server", "traffic", "ui"]),
 ];
 
 /// The Rust files of a room.

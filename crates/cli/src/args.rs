@@ -47,7 +47,7 @@ pub(crate) use remote::{
     CpArgs, CreateArgs, ExecArgs, ForkArgs, IdsArgs, LogsArgs, LsArgs, PauseArgs, PortArgs, ResumeArgs, RmArgs,
     StatsArgs, TopArgs,
 };
-pub(crate) use serve::{FrontArgs, KeyCommand, KeyCreateArgs, KeyRemoveArgs, ListenAt, LogArg, ServeArgs};
+pub(crate) use serve::{DrainArgs, FrontArgs, KeyCommand, KeyCreateArgs, KeyRemoveArgs, ListenAt, LogArg, ServeArgs};
 pub(crate) use snapshot::{
     CheckpointArgs, CheckpointsArgs, RestoreArgs, SnapshotCommand, SnapshotCreateArgs, SnapshotExportArgs,
     SnapshotIdsArgs, SnapshotImportArgs, SnapshotLsArgs,
@@ -102,6 +102,8 @@ pub(crate) enum Command {
     Serve(Box<ServeArgs>),
     /// Stand before the servers of several machines as one: sandboxes are made where there is room, and found where they are.
     Front(Box<FrontArgs>),
+    /// Have the server take no new sandboxes until it is started anew, or take some again; those that are there live on.
+    Drain(DrainArgs),
     /// Give an agent host tools that run code in sandboxes: speaks the Model Context Protocol on standard input and output.
     Mcp(Box<McpArgs>),
     /// Work with the keys of `serve`.

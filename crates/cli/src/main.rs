@@ -182,6 +182,7 @@ fn carried_out(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Warm(command) => warm::warm(&command, state),
         Command::Serve(arguments) => serve::serve(&arguments, state),
         Command::Front(arguments) => serve::front(&arguments),
+        Command::Drain(arguments) => remote::drain(&arguments, at),
         Command::Mcp(arguments) => mcp::mcp(&arguments, state),
         Command::Template(command) => match remote::resources::template(&command, at)? {
             Some(code) => Ok(code),

@@ -4,6 +4,7 @@ mod archive;
 mod arrival;
 mod copy;
 mod create;
+mod drain;
 mod exec;
 pub(crate) mod holders;
 mod logs;
@@ -32,6 +33,7 @@ use crate::failure::Failure;
 use crate::server_at::ServerAt;
 use crate::terminal;
 
+pub(crate) use drain::drain;
 use table::Table;
 
 pub(crate) fn create(arguments: &CreateArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {

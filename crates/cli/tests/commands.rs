@@ -28,6 +28,8 @@ fn help_says_what_there_is() {
       serve         Serve sandboxes to E2B's SDKs and to programs of your own
       front         Stand before the servers of several machines as one: sandboxes are made where there
                     is room, and found where they are
+      drain         Have the server take no new sandboxes until it is started anew, or take some again;
+                    those that are there live on
       mcp           Give an agent host tools that run code in sandboxes: speaks the Model Context
                     Protocol on standard input and output
       key           Work with the keys of `serve`

@@ -65,7 +65,7 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 112] = [
+const COMMANDS: [&[&str]; 113] = [
     &[],
     &["run"],
     &["diff"],
@@ -146,6 +146,7 @@ const COMMANDS: [&[&str]; 112] = [
     &["audit", "rotate"],
     &["serve"],
     &["front"],
+    &["drain"],
     &["mcp"],
     &["key"],
     &["key", "create"],

@@ -73,7 +73,7 @@ impl SandboxCreator {
     /// Makes a sandbox, or hands out one that was made ahead.
     ///
     /// # Errors
-    /// `Invalid`, `UnknownTemplate`, those of images, `Unsupported`, `QuotaExceeded`, `Overloaded`, `Draining`, `Supervisor`.
+    /// `Invalid`, `UnknownTemplate`, those of images, `Unsupported`, `QuotaExceeded`, `Overloaded`, `Draining`, `Drained`, `Supervisor`.
     pub(crate) async fn create(
         self: &Arc<Self>,
         caller: &Caller,
@@ -92,9 +92,7 @@ impl SandboxCreator {
         mut request: CreateRequest,
         browser: Option<BrowserHandOut>,
     ) -> Result<SandboxView, DaemonError> {
-        if self.core.jobs.is_draining() {
-            return Err(DaemonError::Draining);
-        }
+        self.core.jobs.check_new()?;
         let snapshot = self.sources.snapshots.begin_create(caller, &mut request).await?;
         let mut spec = CreateSpec::of(caller, request, &self.config)?;
         // It stays in place until the sandbox itself holds it.

@@ -354,6 +354,9 @@ pub enum DaemonError {
     /// The daemon is ending.
     #[error("the daemon is ending; try again in a moment")]
     Draining,
+    /// The owner wants no new sandboxes here.
+    #[error("this server is drained: it takes no new sandboxes")]
+    Drained,
     /// The process that holds the sandbox failed, or did not answer.
     #[error("the sandbox's supervisor failed: {tried}")]
     Supervisor {
@@ -489,6 +492,7 @@ impl Explained for DaemonError {
             | Self::Full { .. }
             | Self::Short { .. }
             | Self::Draining
+            | Self::Drained
             | Self::TemplateBuilding { .. }
             | Self::ImageFetching { .. }
             | Self::StartFailed { .. }

@@ -76,7 +76,7 @@ impl PoolFiller {
                 let mut wait = filler.pool.wait();
                 if wait.is_zero() {
                     wait = LOOK_EVERY;
-                    if !filler.core.jobs.is_draining() {
+                    if filler.core.jobs.makes_ahead() {
                         filler.fill(&mut making);
                     }
                 }
@@ -92,6 +92,9 @@ impl PoolFiller {
 
     /// What is to be done each second.
     async fn look(&self) {
+        if self.core.jobs.is_drained() {
+            self.end_all(self.pool.take_all(), "the server is drained");
+        }
         self.pool.age();
         for name in self.pool.templates() {
             // Where it cannot be told, the next second may.

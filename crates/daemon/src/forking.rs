@@ -131,7 +131,7 @@ impl SandboxForker {
     ///
     /// # Errors
     /// When no fork can be: `NotFound`, `Invalid`, `Conflict` for one that is paused or whose template was built again since,
-    /// `Unsupported`, `QuotaExceeded`, `Overloaded`, `Draining`, `Contexts` where they cannot be carried, `NotCopied`,
+    /// `Unsupported`, `QuotaExceeded`, `Overloaded`, `Draining`, `Drained`, `Contexts` where they cannot be carried, `NotCopied`,
     /// `Supervisor`.
     pub(crate) async fn fork(
         self: &Arc<Self>,
@@ -140,9 +140,7 @@ impl SandboxForker {
         request: ForkRequest,
     ) -> Result<ForkResults, DaemonError> {
         let source = self.core.sandboxes.find(caller, id)?;
-        if self.core.jobs.is_draining() {
-            return Err(DaemonError::Draining);
-        }
+        self.core.jobs.check_new()?;
         if !(1..=MAX_FORKS).contains(&request.count) {
             let why = format!("must be between 1 and {MAX_FORKS}");
             return Err(DaemonError::invalid("count", why));

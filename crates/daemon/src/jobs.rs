@@ -1,4 +1,4 @@
-//! What the daemon is in the middle of, and whether it is to end.
+//! What the daemon is in the middle of, whether it takes new sandboxes, and whether it is to end.
 //!
 //! Work that somebody asked for runs to its end even if he is gone, and the end of the daemon waits for it. Deliberately
 //! not here: what the work is.
@@ -14,11 +14,13 @@ use crate::error::DaemonError;
 /// How often it is looked at again whether all work is done: a wake-up may be missed.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Counts what goes on, and knows whether the daemon is to end.
+/// Counts what goes on, and knows whether more may begin.
 #[derive(Debug, Default)]
 pub(crate) struct JobTracker {
     /// True once the daemon is to end.
     draining: watch::Sender<bool>,
+    /// True as long as the owner wants no new sandboxes.
+    drained: AtomicBool,
     /// How many jobs go on that the end of the daemon should wait for.
     running: AtomicUsize,
     done: Notify,
@@ -66,6 +68,33 @@ impl JobTracker {
     /// Whether the daemon is to end.
     pub(crate) fn is_draining(&self) -> bool {
         *self.draining.borrow()
+    }
+
+    /// Whether the owner wants no new sandboxes.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.drained.load(Ordering::Acquire)
+    }
+
+    /// From now on there are to be no new sandboxes, or there may be again.
+    pub(crate) fn set_drained(&self, is_drained: bool) {
+        self.drained.store(is_drained, Ordering::Release);
+    }
+
+    /// Whether sandboxes that nobody asked for are made.
+    pub(crate) fn makes_ahead(&self) -> bool {
+        !self.is_draining() && !self.is_drained()
+    }
+
+    /// Fails if no sandbox may be made that somebody asks for.
+    ///
+    /// # Errors
+    /// `Draining`, `Drained`.
+    pub(crate) fn check_new(&self) -> Result<(), DaemonError> {
+        match (self.is_draining(), self.is_drained()) {
+            (true, _) => Err(DaemonError::Draining),
+            (false, true) => Err(DaemonError::Drained),
+            (false, false) => Ok(()),
+        }
     }
 
     /// From now on the daemon is to end.

@@ -116,7 +116,7 @@ pub use self::lifecycle::{
 };
 pub use self::listing::{ListFilter, MAX_LISTED};
 pub use self::origin::{BASE_TEMPLATE, IMAGE_PREFIX};
-pub use self::overview::{MAX_OVERVIEW, SandboxOverview, SandboxSummary};
+pub use self::overview::{DrainState, MAX_OVERVIEW, SandboxOverview, SandboxSummary};
 pub use self::readiness::ReadinessObstacle;
 pub use self::records::LogsRequest;
 pub use self::registry::{ApiKey, BadApiKey, EventKind, KeyRow, Quota, Scope, Scopes};

@@ -68,16 +68,22 @@ pub(crate) fn overview_of(sandboxes: &SandboxTable, caller: &Caller) -> SandboxO
     }
 }
 
-/// The ids of all sandboxes that a caller sees, in no order.
-pub(crate) fn ids_of(sandboxes: &SandboxTable, caller: &Caller) -> Vec<String> {
+/// Whether a daemon takes new sandboxes, and what it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DrainState {
+    /// Whether it takes none.
+    pub is_drained: bool,
+    /// How many sandboxes there are, whosever they are.
+    pub sandboxes: usize,
+}
+
+/// The ids of all sandboxes that callers see, in no order.
+pub(crate) fn ids_of(sandboxes: &SandboxTable) -> Vec<String> {
     let entries = sandboxes.all();
-    let seen = entries.iter().filter_map(|entry| {
-        entry.read(|facts| {
-            let is_there = caller.sees(facts.key_id()) && facts.visible_state().is_some();
-            is_there.then(|| facts.row().id.clone())
-        })
-    });
-    seen.collect()
+    let there = entries
+        .iter()
+        .filter_map(|entry| entry.read(|facts| facts.visible_state().is_some().then(|| facts.row().id.clone())));
+    there.collect()
 }
 
 fn summary_of(entry: &SandboxEntry) -> Option<SandboxSummary> {

@@ -31,6 +31,9 @@ pub enum ReadinessObstacle {
     /// No more are made.
     #[error("the server is ending")]
     Ending,
+    /// The owner wants no more.
+    #[error("it is drained and takes no new sandboxes")]
+    Drained,
     /// Nothing can be recorded.
     #[error("the registry cannot be written")]
     Registry,
@@ -64,10 +67,13 @@ impl ReadinessCheck {
     }
 
     /// What stands against making a sandbox now; nothing, if the daemon is ready. What was found out holds for a while, but
-    /// for its end.
+    /// for its end and that it is drained.
     pub(crate) async fn missing(&self) -> Vec<ReadinessObstacle> {
         if self.core.jobs.is_draining() {
             return vec![ReadinessObstacle::Ending];
+        }
+        if self.core.jobs.is_drained() {
+            return vec![ReadinessObstacle::Drained];
         }
         let mut latest = self.latest.lock().await;
         if let Some((at, missing)) = &*latest

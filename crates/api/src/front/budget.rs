@@ -101,7 +101,6 @@ impl SharedBudget {
     }
 
     /// How much all have.
-    #[cfg(test)]
     pub(super) fn spent(&self) -> usize {
         self.lock().all
     }

@@ -132,7 +132,7 @@ pub(super) async fn create(
                 }
                 refused = Some(answer);
             }
-            Err(NodeError::Connect { .. }) => counted.settle(CreateEnd::Refused, None),
+            Err(error) if error.is_unsent() => counted.settle(CreateEnd::Refused, None),
             Err(error @ NodeError::Busy { .. }) => {
                 counted.settle(CreateEnd::Refused, None);
                 refused = Some(busy(&error).answer());
@@ -168,7 +168,8 @@ async fn asked(
     };
     let connection = nodes.connect(number, client, &parts.headers).await?;
     let request = for_node(client, Request::from_parts(parts, body::full(body)), None);
-    let (mut head, text, _connection) = nodes.waited(number, within, connection.ask(request, MAX_READ)).await?;
+    let (mut head, text, connection) = nodes.waited(number, within, connection.ask(request, MAX_READ)).await?;
+    connection.keep();
     crate::traffic::headers::remove_hop_by_hop(&mut head.headers);
     head.headers.remove(CONTENT_LENGTH);
     let made = head
@@ -204,9 +205,10 @@ fn nobody(nodes: &FrontNodes, before: Option<NodeNumber>) -> ApiRefusal {
     let told = match before {
         Some(node) => format!(
             "node {} was asked for this before, and does not answer",
-            nodes.address(node)
+            nodes.name(node)
         ),
-        None => "no node answers".to_owned(),
+        None if nodes.alive().is_empty() => "no node answers".to_owned(),
+        None => "no node that answers takes new sandboxes".to_owned(),
     };
     ApiRefusal::new(StatusCode::SERVICE_UNAVAILABLE, told).retry_after(ASK_AGAIN)
 }

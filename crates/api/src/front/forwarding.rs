@@ -1,15 +1,19 @@
 //! One request passed on to a node, and its answer back, both as they come.
 
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{CONNECTION, HOST, HeaderValue, UPGRADE};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
+use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 
-use super::node::NodeError;
+use super::node::{NodeConnection, NodeError};
 use super::nodes::FrontNodes;
 use super::placement::NodeNumber;
-use crate::http::body::{self, Body};
+use crate::http::body::{self, Body, BodyError};
 use crate::http::destination;
 use crate::http::peer::ClientConnection;
 use crate::traffic::forward::relay;
@@ -36,12 +40,12 @@ pub(super) async fn forward(
     let becomes = headers::upgrade(response.headers());
     headers::remove_hop_by_hop(response.headers_mut());
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(response.map(|answer| body::until_end(answer.map_err(Into::into).boxed_unsync(), connection)));
+        return Ok(response.map(|answer| KeptAtEnd::over(answer, connection)));
     }
     // What follows would be the node's alone to say.
     if !headers::is_among(becomes.as_ref(), asked.as_ref()) {
         return Err(NodeError::Refused {
-            node: nodes.address(number).name().to_owned(),
+            node: nodes.name(number),
             status: response.status(),
         });
     }
@@ -49,6 +53,57 @@ pub(super) async fn forward(
     let ours = hyper::upgrade::on(&mut response);
     tokio::spawn(relay(theirs, ours, (client.held.clone(), connection)));
     Ok(response.map(|_| body::empty()))
+}
+
+/// The body of an answer, whose connection is kept once all of it was read; it is closed if the body is given up before.
+struct KeptAtEnd {
+    answer: Incoming,
+    connection: Option<NodeConnection>,
+}
+
+impl KeptAtEnd {
+    fn over(answer: Incoming, connection: NodeConnection) -> Body {
+        let connection = Some(connection);
+        let mut body = Self { answer, connection };
+        body.keep_at_end();
+        body.boxed_unsync()
+    }
+
+    fn keep_at_end(&mut self) {
+        // Who reads it asks no further then.
+        if self.answer.is_end_stream()
+            && let Some(connection) = self.connection.take()
+        {
+            connection.keep();
+        }
+    }
+}
+
+impl hyper::body::Body for KeptAtEnd {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let polled = ready!(Pin::new(&mut self.answer).poll_frame(cx));
+        match &polled {
+            Some(Ok(_)) => self.keep_at_end(),
+            Some(Err(_)) => self.connection = None,
+            None => {
+                if let Some(connection) = self.connection.take() {
+                    connection.keep();
+                }
+            }
+        }
+        Poll::Ready(polled.map(|frame| frame.map_err(Into::into)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.answer.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.answer.size_hint()
+    }
 }
 
 /// A request as a node gets it: with a path instead of an address, and who asked.

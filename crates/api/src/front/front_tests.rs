@@ -1,12 +1,15 @@
 //! A front before nodes that hang, drip, lie and stop. Each node is a thread that answers by a table.
 
-use std::io::{Read as _, Write as _};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
 use super::*;
+use crate::http::certificates::tests::self_signed;
 
 const KEY: &str = "e2b_0123456789abcdef0123456789abcdef01234567";
 /// How long a test waits for what has to come.
@@ -23,6 +26,10 @@ impl Journal for Deaf {
 #[derive(Debug, Clone, Copy)]
 enum NodeDoing {
     Answers(u16, &'static str),
+    /// The same, and closes the connection without having said so.
+    AnswersAndEnds(&'static str),
+    /// Changes to a protocol of which it sends back all that comes.
+    Echoes,
     Hangs,
     Drips,
     BreaksOff,
@@ -31,30 +38,62 @@ enum NodeDoing {
 /// A node that answers by the first row whose text is in the request's first line.
 struct FakeNode {
     address: SocketAddr,
+    scheme: &'static str,
     connections: Arc<AtomicUsize>,
+    ended: Arc<AtomicUsize>,
     asked: Arc<Mutex<Vec<String>>>,
     is_stopped: Arc<AtomicBool>,
 }
 
 impl FakeNode {
     fn start(rows: &'static [(&'static str, NodeDoing)]) -> Self {
+        Self::speaking(None, rows)
+    }
+
+    /// One that speaks TLS.
+    fn encrypted(shown: &Arc<ServerConfig>, rows: &'static [(&'static str, NodeDoing)]) -> Self {
+        Self::speaking(Some(Arc::clone(shown)), rows)
+    }
+
+    fn speaking(tls: Option<Arc<ServerConfig>>, rows: &'static [(&'static str, NodeDoing)]) -> Self {
         let listener = StdListener::bind("127.0.0.1:0").unwrap();
         let node = Self {
             address: listener.local_addr().unwrap(),
+            scheme: if tls.is_some() { "https" } else { "http" },
             connections: Arc::default(),
+            ended: Arc::default(),
             asked: Arc::default(),
             is_stopped: Arc::default(),
         };
         let (connections, asked) = (Arc::clone(&node.connections), Arc::clone(&node.asked));
-        let is_stopped = Arc::clone(&node.is_stopped);
+        let (is_stopped, ended) = (Arc::clone(&node.is_stopped), Arc::clone(&node.ended));
         thread::spawn(move || {
             for stream in listener.incoming() {
                 connections.fetch_add(1, Ordering::SeqCst);
                 let (asked, is_stopped) = (Arc::clone(&asked), Arc::clone(&is_stopped));
-                thread::spawn(move || serve(stream.unwrap(), rows, &asked, &is_stopped));
+                let (ended, tls) = (Arc::clone(&ended), tls.clone());
+                thread::spawn(move || {
+                    match tls {
+                        None => serve(stream.unwrap(), rows, &asked, &is_stopped),
+                        Some(tls) => {
+                            let session = ServerConnection::new(tls).unwrap();
+                            serve(StreamOwned::new(session, stream.unwrap()), rows, &asked, &is_stopped);
+                        }
+                    }
+                    ended.fetch_add(1, Ordering::SeqCst);
+                });
             }
         });
         node
+    }
+
+    fn url(&self) -> String {
+        format!("{}://{}", self.scheme, self.address)
+    }
+
+    /// How often something was asked for.
+    fn count(&self, part: &str) -> usize {
+        self.asked().iter().filter(|line| line.contains(part)).count()
     }
 
     fn asked(&self) -> Vec<String> {
@@ -63,7 +102,12 @@ impl FakeNode {
 }
 
 /// Reads heads, whose bodies are none or small, and answers each.
-fn serve(mut stream: TcpStream, rows: &[(&str, NodeDoing)], asked: &Mutex<Vec<String>>, is_stopped: &AtomicBool) {
+fn serve(
+    mut stream: impl Read + Write,
+    rows: &[(&str, NodeDoing)],
+    asked: &Mutex<Vec<String>>,
+    is_stopped: &AtomicBool,
+) {
     let mut read = Vec::new();
     let mut part = [0; 4096];
     loop {
@@ -85,11 +129,21 @@ fn serve(mut stream: TcpStream, rows: &[(&str, NodeDoing)], asked: &Mutex<Vec<St
             NodeDoing::BreaksOff => return,
             NodeDoing::Hangs => thread::sleep(PATIENCE),
             NodeDoing::Answers(status, body) => {
-                let length = body.len();
-                let told = format!("HTTP/1.1 {status} X\r\nContent-Length: {length}\r\n\r\n{body}");
-                if stream.write_all(told.as_bytes()).is_err() {
+                if stream.write_all(written(status, body).as_bytes()).is_err() {
                     return;
                 }
+            }
+            NodeDoing::AnswersAndEnds(body) => {
+                let _told = stream.write_all(written(200, body).as_bytes());
+                return;
+            }
+            NodeDoing::Echoes => {
+                let told = b"HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
+                let mut told = stream.write_all(told);
+                while let (Ok(()), Ok(count @ 1..)) = (&told, stream.read(&mut part)) {
+                    told = stream.write_all(&part[..count]);
+                }
+                return;
             }
             NodeDoing::Drips => {
                 let mut told = stream.write_all(b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n");
@@ -103,6 +157,35 @@ fn serve(mut stream: TcpStream, rows: &[(&str, NodeDoing)], asked: &Mutex<Vec<St
     }
 }
 
+fn written(status: u16, body: &str) -> String {
+    let length = body.len();
+    format!("HTTP/1.1 {status} X\r\nContent-Length: {length}\r\n\r\n{body}")
+}
+
+/// What a front before nodes is told.
+fn config(nodes: &[&FakeNode], authorities: &[PathBuf]) -> FrontConfig {
+    FrontConfig {
+        listen: Listen::Address("127.0.0.1:0".parse().unwrap()),
+        tls: None,
+        insecure_public: false,
+        domain: None,
+        nodes: nodes.iter().map(|node| node.url().parse().unwrap()).collect(),
+        names: Vec::new(),
+        authorities: authorities.to_vec(),
+        key: KEY.parse().unwrap(),
+        drain: Duration::ZERO,
+    }
+}
+
+/// Waits for what has to come.
+fn until(what: &str, mut happened: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !happened() {
+        assert!(began.elapsed() < PATIENCE, "{what} did not come");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// A front that runs as long as this is there.
 struct RunningFront {
     address: SocketAddr,
@@ -113,33 +196,25 @@ struct RunningFront {
 impl RunningFront {
     /// Begins when all nodes have answered.
     fn before(nodes: &[&FakeNode]) -> Self {
+        Self::start(config(nodes, &[])).unwrap()
+    }
+
+    fn start(config: FrontConfig) -> Result<Self, ServeError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();
-        let config = FrontConfig {
-            listen: Listen::Address("127.0.0.1:0".parse().unwrap()),
-            tls: None,
-            insecure_public: false,
-            domain: None,
-            nodes: nodes
-                .iter()
-                .map(|node| format!("http://{}", node.address).parse().unwrap())
-                .collect(),
-            key: KEY.parse().unwrap(),
-            drain: Duration::ZERO,
-        };
-        let front = runtime.block_on(Front::bind(config, Arc::new(Deaf))).unwrap();
-        runtime.block_on(front.check()).unwrap();
+        let front = runtime.block_on(Front::bind(config, Arc::new(Deaf)))?;
+        runtime.block_on(front.check())?;
         let nodes = Arc::clone(&front.state.nodes);
         let address = front.url().strip_prefix("http://").unwrap().parse().unwrap();
         runtime.spawn(front.run(std::future::pending()));
-        Self {
+        Ok(Self {
             address,
             nodes,
             _runtime: runtime,
-        }
+        })
     }
 
     /// Sends `text` and leaves the connection open.
@@ -209,11 +284,7 @@ fn bodies_that_are_held_are_bounded_for_each_client_and_their_room_comes_back() 
     let mut begun = head("POST /sandboxes", "Content-Length: 1048576\r\n");
     begun.resize(begun.len() + 1_048_575, b' ');
     let mut held: Vec<TcpStream> = (0..8).map(|_| front.send(&begun)).collect();
-    let began = Instant::now();
-    while front.nodes.bodies.spent() < 8 * 1_048_575 {
-        assert!(began.elapsed() < PATIENCE);
-        thread::sleep(Duration::from_millis(10));
-    }
+    until("all bodies", || front.nodes.bodies.spent() >= 8 * 1_048_575);
     let small = head("POST /sandboxes", "Connection: close\r\nContent-Length: 9\r\n");
     let small = [small.as_slice(), b"123456789"].concat();
     let refused = answer(front.send(&small));
@@ -339,20 +410,16 @@ fn a_name_is_that_of_the_node_that_knows_it() {
 fn a_node_is_asked_over_one_connection_and_every_answer_is_one() {
     let node = FakeNode::start(&[("/v1/overview/ids", NodeDoing::Answers(429, "{}"))]);
     let front = RunningFront::before(&[&node]);
-    let began = Instant::now();
-    while node.asked().len() < 4 {
-        assert!(began.elapsed() < PATIENCE);
-        thread::sleep(Duration::from_millis(50));
-    }
+    until("four questions", || node.asked().len() >= 4);
     assert_eq!(node.connections.load(Ordering::SeqCst), 1);
-    assert_eq!(front.nodes.silent(), Vec::<&str>::new());
+    assert_eq!(front.nodes.silent(), Vec::<String>::new());
 }
 
 #[test]
 fn a_client_has_no_more_requests_at_a_node_than_it_may() {
     let node = FakeNode::start(&[EMPTY, ("/sandboxes/i1", NodeDoing::Hangs)]);
     let front = RunningFront::before(&[&node]);
-    let number = front.nodes.table().node(0).unwrap();
+    let (_, known) = front.nodes.all().remove(0);
     let client = ClientConnection {
         peer: crate::http::peer::ClientPeer::Anybody("192.0.2.1:9".parse().unwrap()),
         secure: false,
@@ -362,7 +429,7 @@ fn a_client_has_no_more_requests_at_a_node_than_it_may() {
     let mut headers = HeaderMap::new();
     headers.insert("x-api-key", http::HeaderValue::from_static(KEY));
     // As if the same key were shown from another address that often.
-    let mut held = front.nodes.places_of(number, &client, &headers);
+    let mut held = nodes::places_of(&known, &client, &headers);
     held.take(MAX_OF_CLIENT).unwrap();
     let told = front.ask("GET /sandboxes/i1");
     assert!(status(&told) == "429" && told.contains("retry-after"), "{told}");
@@ -370,4 +437,207 @@ fn a_client_has_no_more_requests_at_a_node_than_it_may() {
     assert_eq!(status(&answer(waits)), "404", "another client is kept out");
     drop(held);
     assert_eq!(status(&front.ask("GET /sandboxes/i2")), "404");
+}
+
+/// A file with authorities.
+fn authority(directory: &tempfile::TempDir, name: &str, certificate: &str) -> PathBuf {
+    let path = directory.path().join(name);
+    std::fs::write(&path, certificate).unwrap();
+    path
+}
+
+#[test]
+fn a_node_is_reached_by_tls_when_its_certificate_has_its_name_and_by_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let (shown, certificate) = self_signed("127.0.0.1");
+    let (other_name, other) = self_signed("node.test");
+    let trusted = [
+        authority(&directory, "a.pem", &certificate),
+        authority(&directory, "b.pem", &other),
+    ];
+    let node = FakeNode::encrypted(
+        &shown,
+        &[
+            HAS,
+            ("/sandboxes/i1", NodeDoing::Answers(200, "here")),
+            ("/_port/i1/80/", NodeDoing::Echoes),
+        ],
+    );
+    let front = RunningFront::start(config(&[&node], &trusted)).unwrap();
+    let answer = front.ask("GET /sandboxes/i1");
+    assert!(status(&answer) == "200" && answer.ends_with("here"), "{answer}");
+    // What a connection becomes goes through TLS as well.
+    let mut stream = front.send(&head("GET /_port/i1/80/", "Connection: upgrade\r\nUpgrade: echo\r\n"));
+    let mut told = [0; 12];
+    stream.read_exact(&mut told).unwrap();
+    assert_eq!(&told, b"HTTP/1.1 101");
+    stream.write_all(b"there and back").unwrap();
+    let mut read = Vec::new();
+    while !read.ends_with(b"there and back") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        read.push(byte[0]);
+    }
+
+    // Of an authority that nobody trusts, of another name, and without any: nothing is said to it.
+    let liar = FakeNode::encrypted(&other_name, &[HAS]);
+    for authorities in [&[][..], &trusted] {
+        let Err(ServeError::FrontNode(cause)) = RunningFront::start(config(&[&liar], authorities)).map(drop) else {
+            panic!("a certificate was taken that is not the node's own");
+        };
+        assert!(cause.to_string().contains("no certificate of the name"), "{cause}");
+    }
+    let plain = FakeNode::start(&[HAS]);
+    let speaks = FakeNode {
+        scheme: "https",
+        asked: Arc::clone(&plain.asked),
+        ..plain
+    };
+    let front = RunningFront::start(config(&[&speaks], &trusted)).unwrap();
+    let refused = front.ask("GET /sandboxes/i1");
+    assert_eq!(status(&refused), "503", "{refused}");
+    assert_eq!([liar.asked(), speaks.asked()], [const { Vec::<String>::new() }; 2]);
+    let unread = config(&[&node], &[directory.path().join("nothing.pem")]);
+    assert!(matches!(
+        RunningFront::start(unread).map(drop),
+        Err(ServeError::FrontAuthorities(_))
+    ));
+}
+
+#[test]
+fn connections_are_kept_and_what_may_have_arrived_is_sent_once() {
+    let node = FakeNode::start(&[
+        HAS,
+        ("/sandboxes/i1/logs", NodeDoing::AnswersAndEnds("{}")),
+        ("/sandboxes/i1/pause", NodeDoing::BreaksOff),
+        ("/sandboxes/i1/stream", NodeDoing::Drips),
+        ("/sandboxes/i1", NodeDoing::Answers(200, "{}")),
+    ]);
+    let front = RunningFront::before(&[&node]);
+    let lines = || node.connections.load(Ordering::SeqCst);
+    for _ in 0..5 {
+        assert_eq!(status(&front.ask("GET /sandboxes/i1")), "200");
+    }
+    // One for the front's own questions, and one for those of clients: the end of an answer may be heard later than by a client.
+    assert!(lines() <= 3, "{} connections", lines());
+    // It ends after an answer without a word: the next request goes over another one, if nothing of it was sent.
+    for round in 1..=3 {
+        assert_eq!(status(&front.ask("GET /sandboxes/i1/logs")), "200");
+        until("the end of it", || node.ended.load(Ordering::SeqCst) >= round);
+    }
+    assert_eq!(node.count("/logs"), 3);
+    // It ends with the request: there may have been a pause.
+    assert_eq!(status(&front.ask("GET /sandboxes/i1")), "200");
+    let pause = head("POST /sandboxes/i1/pause", "Connection: close\r\nContent-Length: 2\r\n");
+    let told = answer(front.send(&[pause.as_slice(), b"{}"].concat()));
+    assert!(status(&told) == "503" && told.contains("may have been done"), "{told}");
+    assert_eq!(node.count("/pause"), 1);
+    // Whoever goes away in the middle takes the connection along.
+    let ended = node.ended.load(Ordering::SeqCst);
+    let mut given_up = front.send(&head("GET /sandboxes/i1/stream", ""));
+    given_up.read_exact(&mut [0; 12]).unwrap();
+    drop(given_up);
+    until("the end of an answer that nobody reads", || {
+        node.ended.load(Ordering::SeqCst) > ended
+    });
+    assert_eq!(status(&front.ask("GET /sandboxes/i1")), "200");
+}
+
+#[test]
+fn a_drained_node_gets_nothing_new_and_is_reached_and_told_of() {
+    let drained = FakeNode::start(&[
+        (
+            "/v1/overview/ids",
+            NodeDoing::Answers(200, r#"{"ids": ["i1"], "draining": true}"#),
+        ),
+        ("/sandboxes/i1", NodeDoing::Answers(200, "{}")),
+        ("GET /v1/drain", NodeDoing::Answers(403, r#"{"code": 403}"#)),
+    ]);
+    let other = FakeNode::start(&[
+        EMPTY,
+        ("POST /sandboxes", NodeDoing::Answers(201, r#"{"sandboxID": "i2"}"#)),
+        ("GET /v1/drain", NodeDoing::Answers(403, r#"{"code": 403}"#)),
+    ]);
+    let create = head("POST /sandboxes", "Connection: close\r\nContent-Length: 2\r\n");
+    let create = [create.as_slice(), b"{}"].concat();
+    let front = RunningFront::before(&[&drained, &other]);
+    for _ in 0..3 {
+        assert_eq!(status(&answer(front.send(&create))), "201");
+    }
+    assert_eq!(status(&front.ask("GET /sandboxes/i1")), "200");
+    // The front's own key shows its nodes and numbers; of another one a node says what it is.
+    let told = front.ask("GET /v1/front/nodes");
+    let (_, told) = told.split_once("\r\n\r\n").unwrap();
+    let told: Value = serde_json::from_str(told).unwrap();
+    let states: Vec<_> = told["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|node| &node["state"])
+        .collect();
+    assert_eq!(states, ["drained", "alive"], "{told}");
+    let numbers = front.ask("GET /metrics");
+    for line in [
+        "offleash_front_nodes{state=\"drained\"} 1",
+        "offleash_front_nodes{state=\"lost\"} 0",
+        &format!("offleash_front_sandboxes{{node=\"{}\"}} 1", drained.address),
+        "offleash_http_responses_total{class=\"2xx\"}",
+    ] {
+        assert!(numbers.contains(line), "{line}: {numbers}");
+    }
+    for (path, key, expected) in [
+        ("/metrics", KEY.replace('0', "1"), "403"),
+        ("/v1/front/nodes", KEY.replace('0', "1"), "403"),
+        ("/v1/front/nodes", String::new(), "401"),
+    ] {
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nX-API-KEY: {key}\r\nConnection: close\r\n\r\n");
+        assert_eq!(
+            status(&answer(front.send(request.as_bytes()))),
+            expected,
+            "{path} {key}"
+        );
+    }
+    let alone = RunningFront::before(&[&drained]);
+    let refused = answer(alone.send(&create));
+    assert!(
+        status(&refused) == "503" && refused.contains("takes new sandboxes"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn sessions_and_desktops_of_all_nodes_are_one_list() {
+    let [one, other] = [
+        FakeNode::start(&[
+            EMPTY,
+            (
+                "GET /v1/sessions?status=RUNNING",
+                NodeDoing::Answers(200, r#"{"sessions": [{"id": "i1"}]}"#),
+            ),
+            ("GET /v1/desktops", NodeDoing::Answers(200, r#"{"desktops": []}"#)),
+        ]),
+        FakeNode::start(&[
+            EMPTY,
+            (
+                "GET /v1/sessions?status=RUNNING",
+                NodeDoing::Answers(200, r#"{"sessions": [{"id": "i2"}]}"#),
+            ),
+            (
+                "GET /v1/desktops",
+                NodeDoing::Answers(200, r#"{"desktops": [{"id": "i3"}]}"#),
+            ),
+            ("POST /v1/desktops", NodeDoing::Answers(201, r#"{"id": "i4"}"#)),
+        ]),
+    ];
+    let front = RunningFront::before(&[&one, &other]);
+    let listed = front.ask("GET /v1/sessions?status=RUNNING");
+    assert!(
+        listed.ends_with(r#"{"sessions":[{"id":"i1"},{"id":"i2"}]}"#),
+        "{listed}"
+    );
+    let listed = front.ask("GET /v1/desktops");
+    assert!(listed.ends_with(r#"{"desktops":[{"id":"i3"}]}"#), "{listed}");
+    assert_eq!(status(&front.ask("GET /ui/desktop.html")), "200");
+    assert_eq!(status(&front.ask("GET /ui/")), "501");
 }

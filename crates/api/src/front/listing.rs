@@ -2,7 +2,7 @@
 //!
 //! A token names the node that comes next and, behind a dot, that node's own token.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, HeaderValue};
@@ -59,8 +59,8 @@ pub(super) async fn list(
         let Some(number) = at else {
             break None;
         };
-        at = nodes.table().node(number.index() + 1);
-        let name = nodes.address(number).name();
+        at = nodes.table().first_from(number.index() + 1);
+        let name = nodes.name(number);
         let inner = inner.take();
         let page = match nodes.health(number) {
             NodeHealth::Lost => None,
@@ -71,7 +71,7 @@ pub(super) async fn list(
             },
         };
         let Some(page) = page else {
-            missing.push(name.to_owned());
+            missing.push(name);
             continue;
         };
         if !page.status.is_success() {
@@ -85,11 +85,11 @@ pub(super) async fn list(
         });
         sandboxes.extend(shown);
         drop(table);
-        if let (Some(next), false) = (page.next, form == ListForm::Whole) {
+        if let (Some(next), false) = (page.next, form.is_whole()) {
             break Some(format!("{}.{next}", number.index()));
         }
         // An empty page looks like the end to some clients.
-        if form != ListForm::Whole && !sandboxes.is_empty() {
+        if !form.is_whole() && !sandboxes.is_empty() {
             break at.map(|node| format!("{}.", node.index()));
         }
     };
@@ -105,6 +105,7 @@ fn id_of(sandbox: &Value) -> Option<&str> {
 fn written(form: ListForm, sandboxes: Vec<Value>, next: Option<String>, missing: &[String]) -> Response<Body> {
     let told = match form {
         ListForm::Native => json!({ "sandboxes": sandboxes, "next": next }),
+        ListForm::Named(what) => json!({ what: sandboxes }),
         ListForm::Whole | ListForm::Pages => Value::Array(sandboxes),
     };
     let mut response = answer::json(StatusCode::OK, &told);
@@ -125,16 +126,20 @@ fn written(form: ListForm, sandboxes: Vec<Value>, next: Option<String>, missing:
 /// The node that a token leads to, and that node's own token.
 fn place_of(nodes: &FrontNodes, token: Option<&str>) -> Result<(Option<NodeNumber>, Option<String>), ApiRefusal> {
     let Some(token) = token else {
-        return Ok((nodes.table().node(0), None));
+        return Ok((nodes.table().first_from(0), None));
     };
     let bad = || ApiRefusal::bad_request("nextToken: it is none of this server's");
     let (number, inner) = token.split_once('.').ok_or_else(bad)?;
-    let number = number
-        .parse()
-        .ok()
-        .and_then(|number| nodes.table().node(number))
-        .ok_or_else(bad)?;
-    Ok((Some(number), Some(inner.to_owned()).filter(|inner| !inner.is_empty())))
+    let number: usize = number.parse().map_err(|_| bad())?;
+    let table = nodes.table();
+    if !table.was_given(number) {
+        return Err(bad());
+    }
+    let first = table.first_from(number);
+    // The token of a node that is none any more means nothing to the next one.
+    let is_there = first.is_some_and(|node| node.index() == number);
+    let inner = Some(inner.to_owned()).filter(|inner| is_there && !inner.is_empty());
+    Ok((first, inner))
 }
 
 /// Asks a node what the client asked, as the client, from its own token on.
@@ -152,14 +157,15 @@ async fn page(
     let request = for_node(client, Request::from_parts(asked, body::empty()), None);
     let connection = nodes.connect(number, client, request.headers()).await?;
     let answered = nodes.waited(number, LIST_TIMEOUT, connection.ask(request, MAX_READ));
-    let (head, text, _connection) = answered.await?;
+    let (head, text, connection) = answered.await?;
+    connection.keep();
     let status = head.status;
     let next = head.headers.get(NEXT).and_then(|next| next.to_str().ok());
     let next = next.filter(|next| !next.is_empty()).map(str::to_owned);
     let (sandboxes, next) = match status.is_success() {
         false => (Vec::new(), None),
         true => read(&text, form, next).map_err(|error| NodeError::Unreadable {
-            node: nodes.address(number).name().to_owned(),
+            node: nodes.name(number),
             source: error.into(),
         })?,
     };
@@ -179,6 +185,10 @@ fn read(text: &[u8], form: ListForm, next: Option<String>) -> serde_json::Result
     }
     match form {
         ListForm::Native => serde_json::from_slice(text).map(|page: NativePage| (page.sandboxes, page.next)),
+        ListForm::Named(what) => {
+            let mut page: HashMap<String, Value> = serde_json::from_slice(text)?;
+            serde_json::from_value(page.remove(what).unwrap_or_default()).map(|found| (found, None))
+        }
         ListForm::Whole | ListForm::Pages => serde_json::from_slice(text).map(|sandboxes| (sandboxes, next)),
     }
 }
@@ -241,11 +251,16 @@ mod tests {
     }
 
     #[test]
-    fn the_two_forms_of_pages_are_read() {
+    fn the_forms_of_lists_are_read() {
         let native = read(br#"{"sandboxes": [{"id": "a"}], "next": "n"}"#, ListForm::Native, None).unwrap();
         assert_eq!((native.0.len(), native.1.as_deref()), (1, Some("n")));
         let e2b = read(br#"[{"sandboxID": "a"}]"#, ListForm::Pages, Some("n".to_owned())).unwrap();
         assert_eq!((e2b.0.len(), e2b.1.as_deref()), (1, Some("n")));
-        assert!(read(b"{}", ListForm::Pages, None).is_err());
+        let sessions = ListForm::Named("sessions");
+        let named = read(br#"{"sessions": [{"id": "a"}], "more": 1}"#, sessions, None).unwrap();
+        assert_eq!((named.0.len(), named.1), (1, None));
+        for form in [ListForm::Pages, sessions] {
+            assert!(read(b"{}", form, None).is_err());
+        }
     }
 }

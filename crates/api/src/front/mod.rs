@@ -4,9 +4,12 @@
 //! with the key that its client showed, and the node judges it. Deliberately not here: volumes, secrets, templates, keys and
 //! everything else that belongs to one node.
 
+mod address;
 mod budget;
 mod creating;
+mod discovery;
 mod forwarding;
+mod kept;
 mod listing;
 mod node;
 mod nodes;
@@ -14,9 +17,11 @@ mod placement;
 mod polling;
 mod remembered;
 mod routing;
+mod status;
 mod unreachable;
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,14 +31,14 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use offleash_daemon::{ApiKey, DaemonError};
+use offleash_daemon::{ApiKey, DaemonError, client_tls};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
+pub use self::address::{NodeAddress, NodeAddressError, NodesName};
 use self::node::{MAX_READ, NodeError};
-pub use self::node::{NodeAddress, NodeAddressError};
-use self::nodes::{FrontNodes, MAX_OF_CLIENT};
+use self::nodes::{ClientTls, FrontNodes, MAX_OF_CLIENT};
 use self::placement::{NodeNumber, SandboxPlace};
 use self::routing::FrontRoute;
 use self::unreachable::{ASK_AGAIN, unreachable};
@@ -46,8 +51,10 @@ use crate::http::failure;
 use crate::http::peer::ClientConnection;
 use crate::journal::{Event, Journal, RequestEvent};
 use crate::server::connection::{self, ConnectionHold, RequestService};
+use crate::server::figures::AnswerTally;
 use crate::server::listen;
 use crate::server::{Certificate, Listen, ListenError, ServeError, TlsFiles, tls};
+use crate::ui;
 
 /// How many clients that are too many are told so at once; further ones are cut.
 const MAX_TURNED_AWAY: usize = 64;
@@ -70,9 +77,13 @@ pub struct FrontConfig {
     pub insecure_public: bool,
     /// The domain below which `PORT-ID.DOMAIN` names a port inside a sandbox; the nodes have the same.
     pub domain: Option<String>,
-    /// The nodes.
+    /// The nodes that were named.
     pub nodes: Vec<NodeAddress>,
-    /// A key of the scope `admin`, which every node takes: their lists are asked for with it.
+    /// Names that lead to further nodes.
+    pub names: Vec<NodesName>,
+    /// Files with authorities that certificates of nodes may have, PEM, beside those of the machine.
+    pub authorities: Vec<PathBuf>,
+    /// A key of the scope `overview`, which every node takes: their lists are asked for with it.
     pub key: ApiKey,
     /// How long requests may go on once the front is told to end.
     pub drain: Duration,
@@ -84,7 +95,6 @@ pub struct Front {
     listener: TcpListener,
     drain: Duration,
     state: Arc<FrontState>,
-    slots: Arc<ClientSlots>,
 }
 
 #[derive(Debug)]
@@ -93,6 +103,9 @@ struct FrontState {
     domain: Option<String>,
     url: String,
     tls: Option<Arc<rustls::ServerConfig>>,
+    slots: Arc<ClientSlots>,
+    tally: AnswerTally,
+    refusals: status::RefusalTally,
     journal: Arc<dyn Journal>,
 }
 
@@ -100,7 +113,7 @@ impl Front {
     /// Listens; requests wait until [`Front::run`].
     ///
     /// # Errors
-    /// When it cannot listen there, or should not.
+    /// When it cannot listen there, or should not, and when authorities cannot be read.
     pub async fn bind(config: FrontConfig, journal: Arc<dyn Journal>) -> Result<Self, ServeError> {
         let certificate = config.tls.map(Certificate::read).transpose()?;
         let tls = certificate.map(tls::config).transpose()?;
@@ -113,19 +126,24 @@ impl Front {
             .domain
             .as_deref()
             .map(|domain| destination::without_port(domain).to_ascii_lowercase());
-        let nodes = Arc::new(FrontNodes::new(config.nodes, config.key));
+        let speaks_tls = config.nodes.iter().any(NodeAddress::is_tls) || config.names.iter().any(NodesName::is_tls);
+        let nodes_tls = speaks_tls.then(|| client_tls(&config.authorities)).transpose()?;
+        let nodes = FrontNodes::new(config.nodes, config.names, nodes_tls.map(ClientTls), config.key);
+        let nodes = Arc::new(nodes);
         let state = Arc::new(FrontState {
             nodes,
             domain: domain.or_else(|| Some("localhost".to_owned()).filter(|_| address.ip().is_loopback())),
             url,
             tls,
+            slots: ClientSlots::new(MAX_CONNECTIONS, MAX_OF_ADDRESS),
+            tally: AnswerTally::default(),
+            refusals: status::RefusalTally::default(),
             journal,
         });
         Ok(Self {
             listener,
             drain: config.drain,
             state,
-            slots: ClientSlots::new(MAX_CONNECTIONS, MAX_OF_ADDRESS),
         })
     }
 
@@ -134,22 +152,28 @@ impl Front {
         &self.state.url
     }
 
-    /// Asks every node once, so that a key that does not do is found out before anybody needs it.
+    /// Asks every node once, so that what does not do is found out before anybody needs it.
     ///
     /// # Errors
-    /// When a node answers that does not take the key. Nodes that do not answer are asked again by [`Front::run`].
+    /// When a node answers that does not take the key, or shows a certificate that is not its own. Nodes that names lead to
+    /// come and go: it is an error if none of all does. Nodes that do not answer are asked again by [`Front::run`].
     pub async fn check(&self) -> Result<(), ServeError> {
-        for refused in polling::ask_all(&self.state.nodes).await {
-            if let NodeError::Refused { node, status } = refused {
-                let why = match status {
-                    StatusCode::UNAUTHORIZED => "it has no such key",
-                    StatusCode::FORBIDDEN => "the key has not the scope `admin`",
-                    _ => continue,
-                };
-                return Err(ServeError::FrontKey { node, why });
-            }
+        let nodes = &self.state.nodes;
+        discovery::first(nodes).await;
+        let named = |error: &NodeError| {
+            let name = error.node();
+            nodes
+                .all()
+                .iter()
+                .any(|(_, node)| !node.address().is_found() && Some(node.name()) == name)
+        };
+        let count = nodes.all().len();
+        let wrong: Vec<NodeError> = polling::ask_all(nodes).await.into_iter().filter(is_for_good).collect();
+        let is_all = wrong.len() == count;
+        match wrong.into_iter().find(|error| is_all || named(error)) {
+            Some(error) => Err(start_refused(error)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Answers requests until `end` is there; then takes no more and lets those go on that began.
@@ -159,6 +183,13 @@ impl Front {
             polls.spawn(polling::poll(
                 Arc::clone(&self.state.nodes),
                 number,
+                Arc::clone(&self.state.journal),
+            ));
+        }
+        for name in &self.state.nodes.names {
+            polls.spawn(discovery::follow(
+                Arc::clone(&self.state.nodes),
+                name.clone(),
                 Arc::clone(&self.state.journal),
             ));
         }
@@ -188,7 +219,7 @@ impl Front {
                     continue;
                 }
             };
-            match self.slots.admit(Some(peer.ip())) {
+            match self.state.slots.admit(Some(peer.ip())) {
                 Ok(place) => {
                     let ending = hears.clone();
                     let held = ConnectionHold { place, ending };
@@ -229,8 +260,13 @@ impl FrontState {
         let mut sandbox = None;
         let response = match self.answered(client, request, &mut sandbox).await {
             Ok(response) => response,
-            Err(refusal) => refusal.answer(),
+            Err(refusal) => {
+                let answer = refusal.answer();
+                self.refusals.refused(answer.status());
+                answer
+            }
         };
+        self.tally.answered(&method, response.status(), began.elapsed());
         self.journal.record(&Event::Request(&RequestEvent {
             peer: client.peer.address(),
             key: None,
@@ -293,6 +329,9 @@ impl FrontState {
             FrontRoute::List(form) => listing::list(&self.nodes, client, &parts, form).await,
             FrontRoute::Name => self.called(client, parts).await,
             FrontRoute::Version => self.version(client, parts).await,
+            FrontRoute::Viewer => ui::answer(&parts).ok_or_else(|| ApiRefusal::not_found("there is no such file")),
+            FrontRoute::Nodes => self.overseen(client, &parts, Self::nodes_told).await,
+            FrontRoute::Metrics => self.overseen(client, &parts, Self::metrics).await,
             FrontRoute::Any => self.forwarded(client, self.any()?, parts, body).await,
             FrontRoute::OfOneNode => {
                 let told = "this belongs to one node, of which the front knows nothing; ask the node itself";
@@ -327,10 +366,7 @@ impl FrontState {
             match place {
                 SandboxPlace::At(node) => return Ok(Some(node)),
                 SandboxPlace::Lost(node) => {
-                    let told = format!(
-                        "node {}, which has the sandbox, does not answer",
-                        self.nodes.address(node)
-                    );
+                    let told = format!("node {}, which has the sandbox, does not answer", self.nodes.name(node));
                     return Err(ApiRefusal::new(StatusCode::SERVICE_UNAVAILABLE, told).retry_after(ASK_AGAIN));
                 }
                 SandboxPlace::Unknown if !is_last => polling::refresh(&self.nodes).await,
@@ -450,14 +486,14 @@ impl FrontState {
                 .ask(forwarding::for_node(client, request, None), MAX_READ)
                 .await
         };
-        let (head, text, _connection) = self.nodes.waited(number, ASK_TIMEOUT, asked).await?;
+        let (head, text, connection) = self.nodes.waited(number, ASK_TIMEOUT, asked).await?;
+        connection.keep();
         Ok((head.status, text))
     }
 
     /// A node's version, to a client that the node knows, with the address of the front.
     async fn version(&self, client: &ClientConnection, parts: Parts) -> Result<Response<Body>, ApiRefusal> {
         let number = self.any()?;
-        let node = self.nodes.address(number);
         let told = self.asked(number, client, parts).await;
         let (status, text) = told.map_err(|error| unreachable(&error, "it was asked for its version"))?;
         if status != StatusCode::OK {
@@ -465,13 +501,39 @@ impl FrontState {
         }
         let version: Result<Value, _> = serde_json::from_slice(&text);
         let mut version = version.map_err(|_| {
-            let told = format!("what node {node} said of its version cannot be read");
+            let told = format!(
+                "what node {} said of its version cannot be read",
+                self.nodes.name(number)
+            );
             ApiRefusal::new(StatusCode::BAD_GATEWAY, told)
         })?;
         if let Some(url) = version.get_mut("url") {
             *url = self.url.clone().into();
         }
         Ok(answer::json(StatusCode::OK, &version))
+    }
+}
+
+/// Whether what a node did will be the same when it is asked again.
+fn is_for_good(error: &NodeError) -> bool {
+    let is_about_key = |status: &StatusCode| [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(status);
+    match error {
+        NodeError::Refused { status, .. } => is_about_key(status),
+        error => matches!(error, NodeError::Untrusted { .. }),
+    }
+}
+
+/// Why there is no front before nodes that do not do.
+fn start_refused(error: NodeError) -> ServeError {
+    match error {
+        NodeError::Refused { node, status } => ServeError::FrontKey {
+            node,
+            why: match status {
+                StatusCode::UNAUTHORIZED => "it has no such key",
+                _ => "the key has neither the scope `overview` nor `admin`",
+            },
+        },
+        error => ServeError::FrontNode(Box::new(error)),
     }
 }
 

@@ -1,115 +1,41 @@
-//! A node of a front: its address, and requests over connections of their own.
+//! A node of a front: connections to it, and requests over them.
+//!
+//! A connection may have been kept from an earlier request. What was not sent over it, because it had ended, goes over a new
+//! one; what may have been sent is sent by nobody again.
 
-use std::fmt;
 use std::io;
-use std::str::FromStr;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{HOST, HeaderValue};
 use http::response::Parts;
-use http::uri::{Authority, Scheme};
-use http::{Request, Response, StatusCode, Uri};
+use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
+use offleash_core::network::AddressClass;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
 
+use super::address::NodeAddress;
 use super::budget::BudgetShare;
+use super::kept::KeptConnections;
 use crate::http::body::Body;
+use crate::http::certificates;
 use crate::http::connect::connect;
 
-/// How long a node may take to accept a connection.
+/// How long a node may take to accept a connection, and as long again for TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The most that the head of an answer may have, and fields in it.
 const MAX_HEAD: usize = 64 * 1024;
 const MAX_FIELDS: usize = 200;
 /// What is read of an answer that the front reads itself.
 pub(super) const MAX_READ: usize = 64 << 20;
-/// The highest weight of a node.
-const MAX_WEIGHT: u32 = 1000;
-
-/// Where `offleash serve` of a node listens, and its share: `http://10.0.0.7:3000`, or `http://10.0.0.7:3000=2` for one that
-/// gets twice as many sandboxes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeAddress {
-    authority: Authority,
-    weight: u32,
-}
-
-/// Text that is no address of a node.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is no address of a node: {reason}", .given.escape_debug())]
-pub struct NodeAddressError {
-    given: String,
-    reason: &'static str,
-}
-
-impl NodeAddress {
-    /// What the node is called in answers and in the log: its host and port.
-    pub fn name(&self) -> &str {
-        self.authority.as_str()
-    }
-
-    /// Its share of the sandboxes.
-    pub fn weight(&self) -> u32 {
-        self.weight
-    }
-
-    fn host_and_port(&self) -> (&str, u16) {
-        let host = self.authority.host();
-        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-        // It has a port: that is seen to where it is read.
-        (bare.unwrap_or(host), self.authority.port_u16().unwrap_or_default())
-    }
-}
-
-impl FromStr for NodeAddress {
-    type Err = NodeAddressError;
-
-    fn from_str(text: &str) -> Result<Self, NodeAddressError> {
-        let bad = |reason| NodeAddressError {
-            given: text.to_owned(),
-            reason,
-        };
-        let (url, weight) = match text.trim().rsplit_once('=') {
-            Some((url, weight)) => (
-                url,
-                weight.parse().ok().filter(|weight| (1..=MAX_WEIGHT).contains(weight)),
-            ),
-            None => (text.trim(), Some(1)),
-        };
-        let weight = weight.ok_or_else(|| bad("what follows `=` must be a weight from 1 to 1000"))?;
-        let uri: Uri = url.parse().map_err(|_| bad("it is no URL"))?;
-        if uri.scheme() == Some(&Scheme::HTTPS) {
-            return Err(bad(
-                "TLS to nodes is not there yet; reach it by a tunnel, or over a network of your own, with `http://`",
-            ));
-        }
-        if uri.scheme() != Some(&Scheme::HTTP) {
-            return Err(bad("it must begin with `http://`"));
-        }
-        let authority = uri.authority().ok_or_else(|| bad("it names no host"))?;
-        if authority.as_str().contains('@') {
-            return Err(bad("it must name no user"));
-        }
-        if authority.port_u16().is_none_or(|port| port == 0) {
-            return Err(bad("it names no port, as in `http://10.0.0.7:3000`"));
-        }
-        if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
-            return Err(bad("nothing may follow the port"));
-        }
-        let authority = authority.clone();
-        Ok(Self { authority, weight })
-    }
-}
-
-impl fmt::Display for NodeAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// Why a node did not answer.
 #[derive(Debug, thiserror::Error)]
@@ -121,6 +47,16 @@ pub(super) enum NodeError {
         #[source]
         source: io::Error,
     },
+    /// It shows no certificate that is its own: nothing of the request was sent.
+    #[error("node {node} shows no certificate of the name that it has and of an authority that is trusted")]
+    Untrusted {
+        node: String,
+        #[source]
+        source: io::Error,
+    },
+    /// It is none any more: nothing of the request was sent.
+    #[error("the node is none of the front's any more")]
+    Gone,
     /// The request may have got there.
     #[error("speaking with node {node}")]
     Http {
@@ -150,13 +86,122 @@ pub(super) enum NodeError {
     /// It names sandboxes that another node has.
     #[error("node {node} lists sandboxes of node {other}: they are two names of one machine, or one of them lies")]
     Doubled { node: String, other: String },
+    /// A name leads to an address that no name makes a node.
+    #[error("the name {name} leads to {address}, {class}, which is no node unless `--node` names it")]
+    Misplaced {
+        name: String,
+        address: IpAddr,
+        class: AddressClass,
+    },
+    /// A name leads to more than a front takes.
+    #[error("the name {name} leads to {found} addresses, and {most} nodes are taken")]
+    TooMany { name: String, found: usize, most: usize },
+    /// It is not known where a name leads.
+    #[error("asking where the name {name} leads")]
+    Unresolved {
+        name: String,
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl NodeError {
+    /// Which node it is about.
+    pub(super) fn node(&self) -> Option<&str> {
+        match self {
+            Self::Connect { node, .. }
+            | Self::Untrusted { node, .. }
+            | Self::Http { node, .. }
+            | Self::Refused { node, .. }
+            | Self::Unreadable { node, .. }
+            | Self::Late { node }
+            | Self::Lost { node }
+            | Self::Busy { node, .. }
+            | Self::Doubled { node, .. } => Some(node),
+            Self::Gone | Self::Misplaced { .. } | Self::TooMany { .. } | Self::Unresolved { .. } => None,
+        }
+    }
+
+    /// Whether nothing of a request was sent, because there was no connection: another node can be asked.
+    pub(super) fn is_unsent(&self) -> bool {
+        matches!(self, Self::Connect { .. } | Self::Untrusted { .. } | Self::Gone)
+    }
+}
+
+/// Where a node is, and how it is spoken with.
+#[derive(Clone)]
+pub(super) struct NodeEndpoint {
+    pub(super) address: NodeAddress,
+    /// Whom its certificate is vouched for by, where TLS is spoken.
+    tls: Option<TlsConnector>,
+}
+
+impl std::fmt::Debug for NodeEndpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.address.fmt(f)
+    }
+}
+
+impl NodeEndpoint {
+    /// `tls` is there wherever an address wants it.
+    pub(super) fn new(address: NodeAddress, tls: Option<&TlsConnector>) -> Self {
+        let tls = tls.filter(|_| address.is_tls()).cloned();
+        Self { address, tls }
+    }
+
+    fn connect_failed(&self, source: io::Error) -> NodeError {
+        let node = self.address.name().to_owned();
+        match certificates::is_refused(&source) {
+            true => NodeError::Untrusted { node, source },
+            false => NodeError::Connect { node, source },
+        }
+    }
+
+    /// Connects, and begins HTTP.
+    async fn open(&self) -> io::Result<SendRequest<Body>> {
+        let (host, port) = self.address.host_and_port();
+        let stream = in_time(connect(host, port)).await?;
+        let _set = stream.set_nodelay(true);
+        let _set = rustix::net::sockopt::set_socket_keepalive(&stream, true);
+        match (&self.tls, self.address.is_tls()) {
+            (Some(tls), _) => {
+                let name = ServerName::try_from(self.address.verified_as().to_owned()).map_err(io::Error::other)?;
+                begun(in_time(tls.connect(name, stream)).await?).await
+            }
+            (None, false) => begun(stream).await,
+            (None, true) => Err(io::Error::other(
+                "no authorities were read that certificates are checked by",
+            )),
+        }
+    }
+}
+
+async fn in_time<T>(connecting: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    let connected = timeout(CONNECT_TIMEOUT, connecting).await;
+    connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+async fn begun<S>(stream: S) -> io::Result<SendRequest<Body>>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut http = http1::Builder::new();
+    http.max_buf_size(MAX_HEAD).max_headers(MAX_FIELDS);
+    let (sender, connection) = http.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+    // It ends with the answer, or with the sender.
+    tokio::spawn(connection.with_upgrades());
+    Ok(sender)
 }
 
 /// A connection to a node, for one request at a time.
 #[derive(Debug)]
 pub(super) struct NodeConnection {
     sender: SendRequest<Body>,
-    node: NodeAddress,
+    node: NodeEndpoint,
+    /// Whether there were requests over it before.
+    is_used: bool,
+    /// Where it is kept when it is free.
+    home: Option<Arc<KeptConnections>>,
     /// Its place among the requests to the node.
     _place: Option<BudgetShare>,
 }
@@ -165,36 +210,40 @@ impl NodeConnection {
     /// Connects to a node.
     ///
     /// # Errors
-    /// `Connect`, after which the request can go to another node.
-    pub(super) async fn open(node: &NodeAddress) -> Result<Self, NodeError> {
-        let failed = |source| NodeError::Connect {
-            node: node.name().to_owned(),
-            source,
-        };
-        let (host, port) = node.host_and_port();
-        let connected = timeout(CONNECT_TIMEOUT, connect(host, port)).await;
-        let stream = connected
-            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-            .map_err(failed)?;
-        let _set = stream.set_nodelay(true);
-        let _set = rustix::net::sockopt::set_socket_keepalive(&stream, true);
-        let (sender, connection) = http1::Builder::new()
-            .max_buf_size(MAX_HEAD)
-            .max_headers(MAX_FIELDS)
-            .handshake(TokioIo::new(stream))
-            .await
-            .map_err(|source| failed(io::Error::other(source)))?;
-        // It ends with the answer, or with the sender.
-        tokio::spawn(connection.with_upgrades());
-        let node = node.clone();
-        let _place = None;
-        Ok(Self { sender, node, _place })
+    /// One of those of which [`NodeError::is_unsent`] is true.
+    pub(super) async fn open(node: &NodeEndpoint) -> Result<Self, NodeError> {
+        let sender = node.open().await.map_err(|source| node.connect_failed(source))?;
+        Ok(Self::over(sender, node, false))
     }
 
-    /// The same connection, which holds a place until it ends.
-    pub(super) fn at(mut self, place: BudgetShare) -> Self {
-        self._place = Some(place);
-        self
+    fn over(sender: SendRequest<Body>, node: &NodeEndpoint, is_used: bool) -> Self {
+        Self {
+            sender,
+            node: node.clone(),
+            is_used,
+            home: None,
+            _place: None,
+        }
+    }
+
+    /// A connection to a node that was kept, or a new one; it is kept again when it is free, and holds `place` until then.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(super) async fn kept_or_new(
+        node: &NodeEndpoint,
+        home: &Arc<KeptConnections>,
+        place: BudgetShare,
+    ) -> Result<Self, NodeError> {
+        let connection = match home.take() {
+            Some(sender) => Self::over(sender, node, true),
+            None => Self::open(node).await?,
+        };
+        Ok(Self {
+            home: Some(Arc::clone(home)),
+            _place: Some(place),
+            ..connection
+        })
     }
 
     /// Whether a further request can be sent over it, as far as is known.
@@ -202,23 +251,44 @@ impl NodeConnection {
         !self.sender.is_closed()
     }
 
+    /// The answer was read to its end: further requests may go over it.
+    pub(super) fn keep(self) {
+        if let Some(home) = self.home {
+            home.put(self.sender);
+        }
+    }
+
     /// Sends a request, and waits for the head of its answer, which ends early if the connection is dropped.
     ///
     /// # Errors
-    /// `Http`.
+    /// `Http`, after which the request may have got there; those of [`Self::open`].
     pub(super) async fn send(mut self, mut request: Request<Body>) -> Result<(Response<Incoming>, Self), NodeError> {
-        let failed = |source| NodeError::Http {
-            node: self.node.name().to_owned(),
-            source,
-        };
         if !request.headers().contains_key(HOST)
-            && let Ok(host) = HeaderValue::from_str(self.node.name())
+            && let Ok(host) = HeaderValue::from_str(self.node.address.name())
         {
             request.headers_mut().insert(HOST, host);
         }
-        self.sender.ready().await.map_err(failed)?;
-        let response = self.sender.send_request(request).await.map_err(failed)?;
-        Ok((response, self))
+        loop {
+            let mut unsent = match self.sender.try_send_request(request).await {
+                Ok(response) => return Ok((response, self)),
+                Err(unsent) => unsent,
+            };
+            match unsent.take_message() {
+                // It had ended, and nothing of the request was sent.
+                Some(given_back) if self.is_used => {
+                    request = given_back;
+                    let opened = self.node.open().await;
+                    self.sender = opened.map_err(|source| self.node.connect_failed(source))?;
+                    self.is_used = false;
+                }
+                _ => {
+                    return Err(NodeError::Http {
+                        node: self.node.address.name().to_owned(),
+                        source: unsent.into_error(),
+                    });
+                }
+            }
+        }
     }
 
     /// Sends a request, and reads all of its answer, of at most `most` bytes.
@@ -231,50 +301,15 @@ impl NodeConnection {
         if head.status.is_informational() {
             // Nothing was asked that could become another protocol.
             return Err(NodeError::Refused {
-                node: connection.node.name().to_owned(),
+                node: connection.node.address.name().to_owned(),
                 status: head.status,
             });
         }
         let read = Limited::new(answer, most).collect().await;
         let read = read.map_err(|source| NodeError::Unreadable {
-            node: connection.node.name().to_owned(),
+            node: connection.node.address.name().to_owned(),
             source,
         })?;
         Ok((head, read.to_bytes(), connection))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_has_a_host_a_port_and_perhaps_a_weight() {
-        for (given, name, weight, reached) in [
-            ("http://127.0.0.1:3000", "127.0.0.1:3000", 1, ("127.0.0.1", 3000)),
-            ("http://node-1:3000/", "node-1:3000", 1, ("node-1", 3000)),
-            ("http://[::1]:9=7", "[::1]:9", 7, ("::1", 9)),
-        ] {
-            let node: NodeAddress = given.parse().unwrap();
-            assert_eq!(
-                (node.name(), node.weight(), node.host_and_port()),
-                (name, weight, reached)
-            );
-        }
-        for given in [
-            "",
-            "127.0.0.1:3000",
-            "https://a:3000",
-            "http://a",
-            "http://a:0",
-            "http://u:p@a:3000",
-            "http://a:3000/v1",
-            "http://a:3000/?b=c",
-            "http://a:3000=0",
-            "http://a:3000=1001",
-            "http://a:3000=x",
-        ] {
-            assert!(given.parse::<NodeAddress>().is_err(), "{given}");
-        }
     }
 }

@@ -3,7 +3,7 @@
 //! Pure: no sockets and no clock; `now` is the time since the front began. What nodes list is what is so, and what
 //! was made since a list was asked for is so as well: an answer that was on its way removes nothing newer than its question.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 /// After how long without an answer a node is lost.
@@ -12,12 +12,12 @@ pub(crate) const LOST_AFTER: Duration = Duration::from_secs(8);
 /// How many sandboxes of one node are kept in mind; who asks for another one is led to it by asking all.
 pub(crate) const MAX_OF_NODE: usize = 100_000;
 
-/// A node, by its place among those that the front was given.
+/// A node, by a number that no other one ever has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct NodeNumber(usize);
 
 impl NodeNumber {
-    /// Its place.
+    /// Its number.
     pub(crate) fn index(self) -> usize {
         self.0
     }
@@ -32,6 +32,28 @@ pub(crate) enum NodeHealth {
     Alive,
     /// It has not answered for [`LOST_AFTER`].
     Lost,
+}
+
+/// Whether a node gets new sandboxes, if it answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NodeIntake {
+    /// It does.
+    Open,
+    /// It says that it takes none.
+    Drained,
+    /// No name leads to it any more; it has sandboxes still.
+    Leaving,
+}
+
+/// What a node said of itself.
+#[derive(Debug)]
+pub(crate) struct NodeReport {
+    /// The ids of its sandboxes, of which [`MAX_OF_NODE`] are named.
+    pub(crate) ids: HashSet<String>,
+    /// How many it has.
+    pub(crate) total: u64,
+    /// Whether it takes no new ones.
+    pub(crate) is_drained: bool,
 }
 
 /// Where a sandbox is.
@@ -68,19 +90,25 @@ impl PlacedCreate {
 /// The nodes, and the sandboxes of each.
 #[derive(Debug)]
 pub(crate) struct PlacementTable {
-    nodes: Vec<NodeEntry>,
+    nodes: BTreeMap<NodeNumber, NodeEntry>,
+    /// The number of the next node.
+    next: usize,
     /// Each sandbox once; the node's own entry has when it was learned of.
     sandboxes: HashMap<String, NodeNumber>,
     /// Counts questions and what was learned between them.
     step: u64,
     /// Who is looked at first, so that equals take turns.
-    turn: usize,
+    turn: NodeNumber,
 }
 
 #[derive(Debug)]
 struct NodeEntry {
     weight: u64,
+    /// Since when it is a node.
+    since: Duration,
     heard: Option<Duration>,
+    is_drained: bool,
+    is_leaving: bool,
     /// The question of the newest list that was taken in.
     listed: u64,
     /// When each of its sandboxes was learned of.
@@ -93,45 +121,97 @@ struct NodeEntry {
 impl PlacementTable {
     /// Nodes of these weights: one of weight 2 gets twice as many sandboxes as one of weight 1.
     pub(crate) fn new(weights: impl IntoIterator<Item = u32>) -> Self {
-        let entry = |weight: u32| NodeEntry {
+        let mut table = Self {
+            nodes: BTreeMap::new(),
+            next: 0,
+            sandboxes: HashMap::new(),
+            step: 0,
+            turn: NodeNumber(0),
+        };
+        for weight in weights {
+            table.add(weight, Duration::ZERO);
+        }
+        table
+    }
+
+    /// A further node.
+    pub(crate) fn add(&mut self, weight: u32, now: Duration) -> NodeNumber {
+        let number = NodeNumber(self.next);
+        self.next += 1;
+        let entry = NodeEntry {
             weight: u64::from(weight.max(1)),
+            since: now,
             heard: None,
+            is_drained: false,
+            is_leaving: false,
             listed: 0,
             sandboxes: HashMap::new(),
             unnamed: 0,
             being_made: 0,
         };
-        Self {
-            nodes: weights.into_iter().map(entry).collect(),
-            sandboxes: HashMap::new(),
-            step: 0,
-            turn: 0,
+        self.nodes.insert(number, entry);
+        number
+    }
+
+    /// A node is none any more, and what it had is nowhere.
+    pub(crate) fn remove(&mut self, node: NodeNumber) {
+        let entry = self.nodes.remove(&node);
+        for id in entry.iter().flat_map(|entry| entry.sandboxes.keys()) {
+            if self.sandboxes.get(id) == Some(&node) {
+                self.sandboxes.remove(id);
+            }
+        }
+    }
+
+    /// A node is to get no new sandboxes, because no name leads to it; or it may get some again.
+    pub(crate) fn set_leaving(&mut self, node: NodeNumber, is_leaving: bool) {
+        if let Some(entry) = self.nodes.get_mut(&node) {
+            entry.is_leaving = is_leaving;
         }
     }
 
     /// All nodes.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeNumber> + use<> {
-        (0..self.nodes.len()).map(NodeNumber)
+        self.nodes.keys().copied().collect::<Vec<_>>().into_iter()
     }
 
-    /// The node at a place, if there is one.
-    pub(crate) fn node(&self, index: usize) -> Option<NodeNumber> {
-        (index < self.nodes.len()).then_some(NodeNumber(index))
+    /// The first node whose number is that, or a higher one.
+    pub(crate) fn first_from(&self, index: usize) -> Option<NodeNumber> {
+        self.nodes.range(NodeNumber(index)..).next().map(|(node, _)| *node)
+    }
+
+    /// Whether a node has, or had, a number.
+    pub(crate) fn was_given(&self, index: usize) -> bool {
+        index < self.next
+    }
+
+    /// Whether a node gets new sandboxes, if it answers.
+    pub(crate) fn intake(&self, node: NodeNumber) -> NodeIntake {
+        match self.entry(node) {
+            Some(entry) if entry.is_drained => NodeIntake::Drained,
+            Some(entry) if !entry.is_leaving => NodeIntake::Open,
+            _ => NodeIntake::Leaving,
+        }
+    }
+
+    /// When a node answered last.
+    pub(crate) fn heard_at(&self, node: NodeNumber) -> Option<Duration> {
+        self.entry(node)?.heard
     }
 
     /// Whether a node answers.
     pub(crate) fn health(&self, node: NodeNumber, now: Duration) -> NodeHealth {
-        match self.entry(node).and_then(|entry| entry.heard) {
-            Some(heard) if now.saturating_sub(heard) < LOST_AFTER => NodeHealth::Alive,
-            None if now < LOST_AFTER => NodeHealth::Awaited,
+        match self.entry(node).map(|entry| (entry.heard, entry.since)) {
+            Some((Some(heard), _)) if now.saturating_sub(heard) < LOST_AFTER => NodeHealth::Alive,
+            Some((None, since)) if now.saturating_sub(since) < LOST_AFTER => NodeHealth::Awaited,
             _ => NodeHealth::Lost,
         }
     }
 
     /// For how long a node that says nothing is not lost yet; `None` if it is.
     pub(crate) fn time_left(&self, node: NodeNumber, now: Duration) -> Option<Duration> {
-        let heard = self.entry(node).and_then(|entry| entry.heard).unwrap_or_default();
-        heard
+        let heard = self.entry(node).map(|entry| entry.heard.unwrap_or(entry.since));
+        heard?
             .saturating_add(LOST_AFTER)
             .checked_sub(now)
             .filter(|left| !left.is_zero())
@@ -150,7 +230,7 @@ impl PlacementTable {
 
     /// A node answered, with whatever: it is there.
     pub(crate) fn heard(&mut self, node: NodeNumber, now: Duration) {
-        if let Some(entry) = self.nodes.get_mut(node.0) {
+        if let Some(entry) = self.nodes.get_mut(&node) {
             entry.heard = entry.heard.max(Some(now));
         }
     }
@@ -159,21 +239,17 @@ impl PlacementTable {
     ///
     /// A list in which all are removes those that were known before the question. A sandbox that another node has, which
     /// answers, too, stays with that: it is shown once. Such a node is told, if there is one.
-    pub(crate) fn answered(
-        &mut self,
-        question: ListQuestion,
-        now: Duration,
-        ids: HashSet<String>,
-        total: u64,
-    ) -> Option<NodeNumber> {
+    pub(crate) fn answered(&mut self, question: ListQuestion, now: Duration, report: NodeReport) -> Option<NodeNumber> {
+        let NodeReport { ids, total, is_drained } = report;
         let ListQuestion { node, step } = question;
         let step_now = self.next_step();
         self.heard(node, now);
-        let entry = self.nodes.get_mut(node.0)?;
+        let entry = self.nodes.get_mut(&node)?;
         if step <= entry.listed {
             return None;
         }
         entry.listed = step;
+        entry.is_drained = is_drained;
         let named = u64::try_from(ids.len()).unwrap_or(u64::MAX);
         entry.unnamed = total.saturating_sub(named);
         if entry.unnamed == 0 {
@@ -190,14 +266,16 @@ impl PlacementTable {
         doubled
     }
 
-    /// The node that is to make a sandbox: the one with the fewest for its weight, of those that answer and were not `tried`.
+    /// The node that is to make a sandbox: the one with the fewest for its weight, of those that answer, take some, and were not `tried`.
     pub(crate) fn place(&mut self, now: Duration, tried: &[NodeNumber]) -> Option<PlacedCreate> {
-        let count = self.nodes.len();
-        let in_turn = (0..count).map(|offset| NodeNumber((self.turn + offset) % count));
+        let in_turn = self.nodes.range(self.turn..).chain(self.nodes.range(..self.turn));
+        let in_turn = in_turn.map(|(node, _)| *node);
         // One that has listed nothing yet may not know the front's key: its sandboxes would not be found again.
         let has_listed = |node: &NodeNumber| self.entry(*node).is_some_and(|entry| entry.listed > 0);
         let able = in_turn.filter(|node| !tried.contains(node) && self.health(*node, now) == NodeHealth::Alive);
-        let able = able.filter(has_listed);
+        let able = able
+            .filter(|node| self.intake(*node) == NodeIntake::Open)
+            .filter(has_listed);
         let node = able.min_by(|one, other| self.share(*one).cmp(&self.share(*other)))?;
         self.place_at(node, now)
     }
@@ -207,15 +285,15 @@ impl PlacementTable {
         if self.health(node, now) != NodeHealth::Alive {
             return None;
         }
-        self.nodes.get_mut(node.0)?.being_made += 1;
-        self.turn = (node.0 + 1) % self.nodes.len();
+        self.nodes.get_mut(&node)?.being_made += 1;
+        self.turn = NodeNumber(node.0 + 1);
         Some(PlacedCreate { node })
     }
 
     /// A create is over: with a sandbox of that id, or with none that is known of.
     pub(crate) fn settle(&mut self, placed: &PlacedCreate, made: Option<String>, now: Duration) {
         let step = self.next_step();
-        if let Some(entry) = self.nodes.get_mut(placed.node.0) {
+        if let Some(entry) = self.nodes.get_mut(&placed.node) {
             entry.being_made = entry.being_made.saturating_sub(1);
         }
         if let Some(id) = made {
@@ -225,7 +303,7 @@ impl PlacementTable {
 
     /// A node said that it has no such sandbox.
     pub(crate) fn forget(&mut self, node: NodeNumber, id: &str) {
-        if let Some(entry) = self.nodes.get_mut(node.0) {
+        if let Some(entry) = self.nodes.get_mut(&node) {
             entry.sandboxes.remove(id);
         }
         if self.sandboxes.get(id) == Some(&node) {
@@ -255,6 +333,7 @@ impl PlacementTable {
 
     /// Keeps in mind that a node has a sandbox, unless another one has it, which is told.
     fn learn(&mut self, node: NodeNumber, id: String, step: u64, now: Duration) -> Option<NodeNumber> {
+        self.entry(node)?;
         if let Some(other) = self.other_with(node, &id, now) {
             return Some(other);
         }
@@ -262,7 +341,7 @@ impl PlacementTable {
             // Its state directory may have come back elsewhere.
             self.forget(other, &id);
         }
-        let entry = self.nodes.get_mut(node.0)?;
+        let entry = self.nodes.get_mut(&node)?;
         if entry.sandboxes.len() < MAX_OF_NODE || entry.sandboxes.contains_key(&id) {
             entry.sandboxes.insert(id.clone(), step);
             self.sandboxes.insert(id, node);
@@ -271,7 +350,7 @@ impl PlacementTable {
     }
 
     fn entry(&self, node: NodeNumber) -> Option<&NodeEntry> {
-        self.nodes.get(node.0)
+        self.nodes.get(&node)
     }
 
     /// How full a node is, as a fraction that can be compared.

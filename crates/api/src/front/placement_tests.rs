@@ -11,20 +11,30 @@ fn ids<const N: usize>(names: [&str; N]) -> HashSet<String> {
     names.into_iter().map(str::to_owned).collect()
 }
 
+/// All that a node has, which takes more.
+fn report(ids: HashSet<String>) -> NodeReport {
+    counted(u64::try_from(ids.len()).unwrap(), ids)
+}
+
+/// A part of what a node has.
+fn counted(total: u64, ids: HashSet<String>) -> NodeReport {
+    let is_drained = false;
+    NodeReport { ids, total, is_drained }
+}
+
 /// Nodes that have answered with nothing.
 fn empty(weights: &[u32]) -> PlacementTable {
     let mut table = PlacementTable::new(weights.iter().copied());
     for node in table.nodes().collect::<Vec<_>>() {
         let question = table.ask(node);
-        table.answered(question, Duration::ZERO, HashSet::new(), 0);
+        table.answered(question, Duration::ZERO, report(HashSet::new()));
     }
     table
 }
 
 fn list(table: &mut PlacementTable, node: NodeNumber, now: Duration, names: HashSet<String>) {
     let question = table.ask(node);
-    let total = u64::try_from(names.len()).unwrap();
-    table.answered(question, now, names, total);
+    table.answered(question, now, report(names));
 }
 
 #[test]
@@ -67,7 +77,7 @@ fn a_list_removes_what_is_gone_and_nothing_that_is_newer_than_its_question() {
     let question = table.ask(node);
     let placed = table.place(SECOND, &[]).unwrap();
     table.settle(&placed, Some("new".to_owned()), SECOND);
-    table.answered(question, SECOND, ids(["stays"]), 1);
+    table.answered(question, SECOND, report(ids(["stays"])));
     let found = ["old", "stays", "new"].map(|id| table.find(id, SECOND));
     assert_eq!(
         found,
@@ -82,7 +92,7 @@ fn an_answer_that_was_overtaken_changes_nothing() {
     let node = NodeNumber(0);
     let slow = table.ask(node);
     list(&mut table, node, SECOND, ids(["a"]));
-    table.answered(slow, SECOND, ids(["ended"]), 7);
+    table.answered(slow, SECOND, counted(7, ids(["ended"])));
     assert_eq!(table.find("a", SECOND), SandboxPlace::At(node));
     assert_eq!(table.find("ended", SECOND), SandboxPlace::Unknown);
     assert_eq!(table.load(node), 1);
@@ -94,7 +104,7 @@ fn a_list_that_is_not_whole_removes_nothing_and_counts() {
     let node = NodeNumber(0);
     list(&mut table, node, SECOND, ids(["a", "b"]));
     let question = table.ask(node);
-    table.answered(question, SECOND, ids(["b"]), 3000);
+    table.answered(question, SECOND, counted(3000, ids(["b"])));
     assert_eq!(table.find("a", SECOND), SandboxPlace::At(node));
     assert_eq!(table.load(node), 2 + 2999);
 }
@@ -119,7 +129,7 @@ fn whoever_lists_what_another_node_has_is_told_and_shows_it_not() {
     let [one, other] = [NodeNumber(0), NodeNumber(1)];
     list(&mut table, one, SECOND, ids(["a"]));
     let question = table.ask(other);
-    assert_eq!(table.answered(question, SECOND, ids(["a", "b"]), 2), Some(one));
+    assert_eq!(table.answered(question, SECOND, report(ids(["a", "b"]))), Some(one));
     let shown = |table: &PlacementTable, node, id, now| table.is_shown_by(node, id, now);
     assert!(shown(&table, one, "a", SECOND) && !shown(&table, other, "a", SECOND));
     assert!(shown(&table, other, "b", SECOND) && shown(&table, other, "unknown", SECOND));
@@ -148,9 +158,57 @@ fn a_node_that_lists_ever_others_fills_no_memory() {
         let names = (0..MAX_OF_NODE).map(|number| format!("{round}x{number}")).collect();
         let question = table.ask(NodeNumber(0));
         // It says that there are more, so nothing that was known is gone.
-        let _doubled = table.answered(question, SECOND, names, u64::MAX);
+        let _doubled = table.answered(question, SECOND, counted(u64::MAX, names));
     }
     assert_eq!(table.sandboxes.len(), MAX_OF_NODE);
+}
+
+#[test]
+fn a_node_that_is_drained_or_leaves_gets_nothing_new_and_keeps_what_it_has() {
+    let mut table = empty(&[1, 1, 1]);
+    let [drained, leaving, open] = [0, 1, 2].map(NodeNumber);
+    list(&mut table, leaving, SECOND, ids(["b"]));
+    let question = table.ask(drained);
+    let told = NodeReport {
+        is_drained: true,
+        ..report(ids(["a"]))
+    };
+    table.answered(question, SECOND, told);
+    table.set_leaving(leaving, true);
+    for _ in 0..3 {
+        assert_eq!(table.place(SECOND, &[]).unwrap().node(), open);
+    }
+    assert!(table.place(SECOND, &[open]).is_none());
+    // What it was asked for before is asked for there again.
+    assert_eq!(table.place_at(drained, SECOND).unwrap().node(), drained);
+    assert_eq!(table.find("a", SECOND), SandboxPlace::At(drained));
+    assert_eq!(table.find("b", SECOND), SandboxPlace::At(leaving));
+    // Both may change.
+    list(&mut table, drained, SECOND, ids(["a"]));
+    table.set_leaving(leaving, false);
+    assert_eq!([drained, leaving].map(|node| table.intake(node)), [NodeIntake::Open; 2]);
+}
+
+#[test]
+fn a_node_that_is_none_any_more_has_nothing_and_its_number_is_nobodys() {
+    let mut table = empty(&[1, 1]);
+    let [gone, stays] = [0, 1].map(NodeNumber);
+    list(&mut table, gone, SECOND, ids(["a"]));
+    let late = table.ask(gone);
+    let placed = table.place_at(gone, SECOND).unwrap();
+    table.remove(gone);
+    assert_eq!(table.find("a", SECOND), SandboxPlace::Unknown);
+    assert_eq!(table.time_left(gone, SECOND), None, "whoever waits for it is told");
+    // What was on its way changes nothing.
+    table.answered(late, SECOND, report(ids(["a"])));
+    table.settle(&placed, Some("b".to_owned()), SECOND);
+    assert_eq!(["a", "b"].map(|id| table.find(id, SECOND)), [SandboxPlace::Unknown; 2]);
+    let later = SECOND * 100;
+    let new = table.add(1, later);
+    assert!(new > stays && table.health(new, later) == NodeHealth::Awaited);
+    assert_eq!(table.time_left(new, later), Some(LOST_AFTER));
+    assert_eq!((table.first_from(0), table.first_from(2)), (Some(stays), Some(new)));
+    assert!(table.was_given(0) && !table.was_given(3) && table.first_from(3).is_none());
 }
 
 #[test]
@@ -242,10 +300,9 @@ impl Fleet {
 
     fn take_in(&mut self, which: usize) {
         let (question, names) = self.under_way.remove(which);
-        let total = u64::try_from(names.len()).unwrap();
         self.told
             .extend(names.iter().filter(|id| self.there.contains_key(*id)).cloned());
-        self.table.answered(question, self.now, names, total);
+        self.table.answered(question, self.now, report(names));
     }
 
     fn happens(&mut self, what: &Happening) {
@@ -311,7 +368,7 @@ impl Fleet {
                 "{id} of {node:?}: {found:?}"
             );
         }
-        let counted: usize = self.table.nodes.iter().map(|entry| entry.sandboxes.len()).sum();
+        let counted: usize = self.table.nodes.values().map(|entry| entry.sandboxes.len()).sum();
         assert_eq!(counted, self.table.sandboxes.len(), "a sandbox is at two nodes");
     }
 
@@ -326,7 +383,7 @@ impl Fleet {
         }
         self.holds();
         for node in self.table.nodes().filter(|node| self.up[node.index()]) {
-            let known: HashSet<String> = self.table.nodes[node.index()].sandboxes.keys().cloned().collect();
+            let known: HashSet<String> = self.table.nodes[&node].sandboxes.keys().cloned().collect();
             assert_eq!(known, self.of(node));
             assert_eq!(
                 self.table.load(node),

@@ -13,8 +13,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::node::{NodeConnection, NodeError};
-use super::nodes::FrontNodes;
-use super::placement::{MAX_OF_NODE, NodeHealth, NodeNumber};
+use super::nodes::{FrontNode, FrontNodes};
+use super::placement::{MAX_OF_NODE, NodeHealth, NodeNumber, NodeReport};
 use crate::http::body;
 use crate::http::destination;
 use crate::journal::{Event, Journal};
@@ -25,7 +25,7 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(4);
 /// How often all are asked because somebody asks for a sandbox that nobody has named.
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
 
-/// For this the scope `admin` is needed: with another key a node would tell of a part of its sandboxes, and look well.
+/// For this the scope `overview` is needed: no other route tells of all sandboxes, and that scope has no other route.
 const IDS: &str = "/v1/overview/ids";
 /// The most that is read of its answer: [`MAX_OF_NODE`] ids, however long.
 const MAX_LIST: usize = 8 << 20;
@@ -34,6 +34,8 @@ const MAX_LIST: usize = 8 << 20;
 #[derive(Deserialize)]
 struct IdList {
     ids: BoundedIds,
+    #[serde(default)]
+    draining: bool,
 }
 
 /// Ids of sandboxes, of which [`MAX_OF_NODE`] are kept, and how many there are.
@@ -81,11 +83,13 @@ enum ToldOfNode {
     Doubled(NodeNumber),
 }
 
-/// Asks a node for as long as the front lives.
+/// Asks a node for as long as it is one.
 pub(super) async fn poll(nodes: Arc<FrontNodes>, number: NodeNumber, journal: Arc<dyn Journal>) {
     let mut before = ToldOfNode::Nothing;
-    loop {
+    while let Ok(node) = nodes.node(number) {
+        node.kept.expire();
         let asked = ask(&nodes, number).await;
+        node.note_failure(asked.as_ref().err().map(ToString::to_string));
         let is_lost = nodes.health(number) == NodeHealth::Lost;
         let (news, told, cause) = match asked {
             Ok(None) => (ToldOfNode::Nothing, "", None),
@@ -93,10 +97,11 @@ pub(super) async fn poll(nodes: Arc<FrontNodes>, number: NodeNumber, journal: Ar
                 ToldOfNode::Doubled(other),
                 "a node lists sandboxes of another one: each is shown once, as the other's",
                 Some(NodeError::Doubled {
-                    node: nodes.address(number).name().to_owned(),
-                    other: nodes.address(other).name().to_owned(),
+                    node: node.name().to_owned(),
+                    other: nodes.name(other),
                 }),
             ),
+            Err(NodeError::Gone) => return,
             Err(error) if is_lost => (
                 ToldOfNode::Lost,
                 "a node is lost: its sandboxes are not reached, and it gets no new ones",
@@ -145,14 +150,15 @@ pub(super) async fn ask_all(nodes: &Arc<FrontNodes>) -> Vec<NodeError> {
 
 /// Asks a node for its list, and tells which other one has sandboxes that it names, if one has.
 async fn ask(nodes: &FrontNodes, number: NodeNumber) -> Result<Option<NodeNumber>, NodeError> {
+    let node = nodes.node(number)?;
     let late = |_| NodeError::Late {
-        node: nodes.address(number).name().to_owned(),
+        node: node.name().to_owned(),
     };
     let asking = async {
         // Its turn comes first: an answer must not be older than the question.
-        let mut line = nodes.line(number).lock().await;
+        let mut line = node.line.lock().await;
         let question = nodes.table().ask(number);
-        list(nodes, number, &mut line).await.map(|list| (question, list))
+        list(nodes, &node, &mut line).await.map(|list| (question, list))
     };
     let asked = timeout(LIST_TIMEOUT, asking).await.map_err(late).flatten();
     if let Err(NodeError::Refused { status, .. }) = &asked
@@ -160,9 +166,14 @@ async fn ask(nodes: &FrontNodes, number: NodeNumber) -> Result<Option<NodeNumber
     {
         nodes.table().heard(number, nodes.now());
     }
-    let (question, IdList { ids }) = asked?;
+    let (question, IdList { ids, draining }) = asked?;
+    let report = NodeReport {
+        ids: ids.ids,
+        total: ids.total,
+        is_drained: draining,
+    };
     let now = nodes.now();
-    Ok(nodes.table().answered(question, now, ids.ids, ids.total))
+    Ok(nodes.table().answered(question, now, report))
 }
 
 /// Whether a status is a node's own word, and not that of a gateway before one that does not answer.
@@ -170,8 +181,7 @@ fn is_its_own(status: StatusCode) -> bool {
     !matches!(status, StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT)
 }
 
-async fn list(nodes: &FrontNodes, number: NodeNumber, line: &mut Option<NodeConnection>) -> Result<IdList, NodeError> {
-    let node = nodes.address(number);
+async fn list(nodes: &FrontNodes, node: &FrontNode, line: &mut Option<NodeConnection>) -> Result<IdList, NodeError> {
     let unreadable = |source: Box<dyn std::error::Error + Send + Sync>| NodeError::Unreadable {
         node: node.name().to_owned(),
         source,
@@ -187,7 +197,7 @@ async fn list(nodes: &FrontNodes, number: NodeNumber, line: &mut Option<NodeConn
     let (status, text, connection) = match kept {
         Some(answer) => answer,
         // The kept one may have ended meanwhile; asking twice does no harm.
-        None => answered(NodeConnection::open(node).await?, question()?).await?,
+        None => answered(NodeConnection::open(&node.endpoint).await?, question()?).await?,
     };
     *line = Some(connection);
     if status != StatusCode::OK {
@@ -215,6 +225,8 @@ mod tests {
         let long = "a".repeat(65);
         let odd = format!(r#"{{"ids": ["a", "a", "../x", "A", "{long}", "b"], "more": 1}}"#);
         assert_eq!(read(&odd).unwrap(), (2, 2));
+        let drained = r#"{"ids": [], "draining": true}"#;
+        assert!(serde_json::from_str::<IdList>(drained).unwrap().draining);
         assert!(read("{}").is_err() && read(r#"{"ids": [1]}"#).is_err());
         let many: Vec<String> = (0..MAX_OF_NODE + 5).map(|number| format!("\"{number}\"")).collect();
         let total = u64::try_from(MAX_OF_NODE + 5).unwrap();

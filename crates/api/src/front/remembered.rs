@@ -148,7 +148,7 @@ mod tests {
 
     fn nodes() -> [NodeNumber; 2] {
         let table = PlacementTable::new([1, 1]);
-        [0, 1].map(|index| table.node(index).unwrap())
+        [0, 1].map(|index| table.first_from(index).unwrap())
     }
 
     fn asked(memory: &RememberedCreates, create: CreateIdentity, end: CreateEnd, now: Duration) {

@@ -27,6 +27,12 @@ pub(super) enum FrontRoute {
     Version,
     /// Any node.
     Any,
+    /// The front: files of the page that shows a desktop's screen.
+    Viewer,
+    /// The front: its nodes, to whoever may look after it.
+    Nodes,
+    /// The front: its numbers, to the same.
+    Metrics,
     /// Nobody: what belongs to one node, and is asked of it.
     OfOneNode,
 }
@@ -40,10 +46,19 @@ pub(super) enum ListForm {
     Pages,
     /// An object with the token in it (`GET /v1/sandboxes`).
     Native,
+    /// An object with an array of that name, in one piece (`GET /v1/sessions`).
+    Named(&'static str),
+}
+
+impl ListForm {
+    /// Whether it has no pages.
+    pub(super) fn is_whole(self) -> bool {
+        matches!(self, Self::Whole | Self::Named(_))
+    }
 }
 
 /// Below these the segment that follows is the id of a sandbox.
-const OF_SANDBOX: [&str; 7] = [
+const OF_SANDBOX: [&str; 8] = [
     "/v1/sandboxes/",
     "/v2/sandboxes/",
     "/sandboxes/",
@@ -51,13 +66,29 @@ const OF_SANDBOX: [&str; 7] = [
     "/api/sandbox/",
     "/api/toolbox/",
     SESSIONS,
+    DESKTOPS,
 ];
 const SESSIONS: &str = "/v1/sessions/";
+const DESKTOPS: &str = "/v1/desktops/";
+
+/// What the page is made of that shows a desktop's screen. The dashboard is not among it: most of that is one node's.
+const VIEWER: [&str; 7] = [
+    "/ui/desktop.html",
+    "/ui/desktop.js",
+    "/ui/dom.js",
+    "/ui/screen.js",
+    "/ui/rfb.js",
+    "/ui/style.css",
+    "/ui/icon.svg",
+];
 
 impl FrontRoute {
     /// Whether nobody is answered who shows no key.
     pub(super) fn needs_key(&self) -> bool {
-        matches!(self, Self::SandboxApi(_) | Self::Create | Self::List(_) | Self::Name)
+        matches!(
+            self,
+            Self::SandboxApi(_) | Self::Create | Self::List(_) | Self::Name | Self::Nodes | Self::Metrics
+        )
     }
 }
 
@@ -74,13 +105,9 @@ pub(super) fn is_addressed_twice(parts: &Parts) -> bool {
 
 /// Where a node says whether it knows a sandbox, living or ended, that a request names.
 pub(super) fn known_at(path: &str, id: &str) -> String {
-    let prefix = match path
-        .trim_start_matches('/')
-        .starts_with(SESSIONS.trim_start_matches('/'))
-    {
-        true => SESSIONS,
-        false => "/v1/sandboxes/",
-    };
+    let path = format!("/{}", path.trim_start_matches('/'));
+    let own = [SESSIONS, DESKTOPS].into_iter().find(|prefix| path.starts_with(prefix));
+    let prefix = own.unwrap_or("/v1/sandboxes/");
     format!("{prefix}{id}")
 }
 
@@ -100,7 +127,10 @@ pub(super) fn route(parts: &Parts, domain: Option<&str>) -> Result<FrontRoute, D
         let id = path.strip_prefix(prefix)?.split('/').next();
         id.filter(|id| destination::is_id(id)).map(str::to_owned)
     };
-    if let Some(id) = below(destination::BROWSER_PREFIX) {
+    if let Some(id) = [destination::BROWSER_PREFIX, destination::DESKTOP_PREFIX]
+        .into_iter()
+        .find_map(below)
+    {
         return Ok(FrontRoute::Sandbox(id));
     }
     if let Some(id) = OF_SANDBOX.into_iter().find_map(below) {
@@ -109,14 +139,18 @@ pub(super) fn route(parts: &Parts, domain: Option<&str>) -> Result<FrontRoute, D
     Ok(match (&parts.method, path.as_str()) {
         (_, "/healthz") => FrontRoute::Health,
         (_, "/readyz") => FrontRoute::Ready,
-        (&Method::POST, "/sandboxes" | "/v2/sandboxes" | "/v1/sandboxes" | "/v1/run" | "/v1/sessions") => {
-            FrontRoute::Create
-        }
+        (&Method::POST, "/sandboxes" | "/v2/sandboxes" | "/v1/sandboxes" | "/v1/run") => FrontRoute::Create,
+        (&Method::POST, "/v1/sessions" | "/v1/desktops") => FrontRoute::Create,
         (&Method::POST, "/api/sandbox" | "/api/v2/execute" | "/api/v2/piston/execute") => FrontRoute::Create,
         (&Method::GET, "/api/v2/runtimes" | "/api/v2/piston/runtimes" | "/api/v2/packages") => FrontRoute::Any,
         (&Method::GET, "/sandboxes") => FrontRoute::List(ListForm::Whole),
         (&Method::GET, "/v2/sandboxes") => FrontRoute::List(ListForm::Pages),
         (&Method::GET, "/v1/sandboxes") => FrontRoute::List(ListForm::Native),
+        (&Method::GET, "/v1/sessions") => FrontRoute::List(ListForm::Named("sessions")),
+        (&Method::GET, "/v1/desktops") => FrontRoute::List(ListForm::Named("desktops")),
+        (&Method::GET, "/v1/front/nodes") => FrontRoute::Nodes,
+        (&Method::GET, "/metrics") => FrontRoute::Metrics,
+        (&Method::GET | &Method::HEAD, path) if VIEWER.contains(&path) => FrontRoute::Viewer,
         (&Method::GET, "/v1/version") => FrontRoute::Version,
         (&Method::GET, "/v1/openapi.json") => FrontRoute::Any,
         (&Method::GET, path) if path.starts_with("/v1/names/") => FrontRoute::Name,
@@ -147,6 +181,7 @@ mod tests {
             "/v2/sandboxes/i1/connect",
             "/v1/sandboxes/i1/run",
             "/v1/sessions/i1/release",
+            "/v1/desktops/i1/recording",
             "/api/sandbox/i1/stop",
             "/api/toolbox/i1/files/info?path=a",
             "/events/sandboxes/i1",
@@ -154,7 +189,7 @@ mod tests {
             assert_eq!(routed(Request::get(path)), api, "{path}");
         }
         let node = Ok(FrontRoute::Sandbox("i1".to_owned()));
-        for path in ["/_browser/i1", "/_port/i1/8000/a?b=c"] {
+        for path in ["/_browser/i1", "/_desktop/i1?token=t", "/_port/i1/8000/a?b=c"] {
             assert_eq!(routed(Request::get(path)), node, "{path}");
         }
         assert_eq!(routed(Request::get("/files").header("e2b-sandbox-id", "i1")), node);
@@ -186,6 +221,7 @@ mod tests {
         for (path, expected) in [
             ("/v1/sessions/i1/release", "/v1/sessions/i1"),
             ("//v1/sessions/i1", "/v1/sessions/i1"),
+            ("/v1/desktops/i1/release", "/v1/desktops/i1"),
             ("/sandboxes/i1/pause", "/v1/sandboxes/i1"),
         ] {
             assert_eq!(known_at(path, "i1"), expected);
@@ -206,7 +242,25 @@ mod tests {
             (Method::GET, "/v1/version", FrontRoute::Version),
             (Method::GET, "/v1/names/a", FrontRoute::Name),
             (Method::GET, "/v1/volumes", FrontRoute::OfOneNode),
-            (Method::GET, "/metrics", FrontRoute::OfOneNode),
+            (Method::GET, "/metrics", FrontRoute::Metrics),
+            (Method::GET, "/v1/front/nodes", FrontRoute::Nodes),
+            (Method::DELETE, "/v1/front/nodes", FrontRoute::OfOneNode),
+            (Method::POST, "/v1/desktops", FrontRoute::Create),
+            (
+                Method::GET,
+                "/v1/sessions",
+                FrontRoute::List(ListForm::Named("sessions")),
+            ),
+            (
+                Method::GET,
+                "/v1/desktops",
+                FrontRoute::List(ListForm::Named("desktops")),
+            ),
+            (Method::GET, "/ui/desktop.html", FrontRoute::Viewer),
+            (Method::GET, "/ui/", FrontRoute::OfOneNode),
+            (Method::GET, "/ui/app.js", FrontRoute::OfOneNode),
+            (Method::POST, "/v1/drain", FrontRoute::OfOneNode),
+            (Method::GET, "/templates", FrontRoute::OfOneNode),
             (Method::POST, "/mcp", FrontRoute::OfOneNode),
             (Method::GET, "/sandboxes/../x", FrontRoute::OfOneNode),
             (Method::GET, "/sandboxes/I1", FrontRoute::OfOneNode),

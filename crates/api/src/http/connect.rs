@@ -7,18 +7,26 @@ use hickory_resolver::TokioResolver;
 use tokio::net::TcpStream;
 
 /// Connects to a host, which is a name or an address.
-///
-/// Names are asked of the machine's DNS servers and its `hosts`, never of the C library: it would load modules of the machine.
 pub(crate) async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return TcpStream::connect(SocketAddr::new(address, port)).await;
     }
-    let resolver = TokioResolver::builder_tokio().and_then(|builder| builder.build());
-    let found = resolver.map_err(io::Error::other)?.lookup_ip(host).await;
-    let addresses: Vec<SocketAddr> = found
-        .map_err(io::Error::other)?
-        .iter()
-        .map(|address| SocketAddr::new(address, port))
-        .collect();
+    let found = resolved(host).await?;
+    if found.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the name leads nowhere"));
+    }
+    let addresses: Vec<SocketAddr> = found.iter().map(|address| SocketAddr::new(*address, port)).collect();
     TcpStream::connect(&addresses[..]).await
+}
+
+/// Where a name leads; nowhere, if there is no such name.
+///
+/// Names are asked of the machine's DNS servers and its `hosts`, never of the C library: it would load modules of the machine.
+pub(crate) async fn resolved(name: &str) -> io::Result<Vec<IpAddr>> {
+    let resolver = TokioResolver::builder_tokio().and_then(|builder| builder.build());
+    match resolver.map_err(io::Error::other)?.lookup_ip(name).await {
+        Ok(found) => Ok(found.iter().collect()),
+        Err(error) if error.is_no_records_found() => Ok(Vec::new()),
+        Err(error) => Err(io::Error::other(error)),
+    }
 }

@@ -40,7 +40,7 @@ pub(crate) fn refusal(journal: &dyn Journal, error: &DaemonError, is_owner: bool
         DaemonError::Overloaded { retry_after, .. }
         | DaemonError::TemplateBuilding { retry_after, .. }
         | DaemonError::ImageFetching { retry_after, .. } => told.retry_after(*retry_after),
-        DaemonError::Full { .. } => told.retry_after(LATER),
+        DaemonError::Full { .. } | DaemonError::Drained => told.retry_after(LATER),
         DaemonError::Draining | DaemonError::Short { .. } => told.retry_after(SOON),
         DaemonError::GuestUnresponsive { .. } => told.with_error_code(GUEST_UNRESPONSIVE).final_answer(),
         // Only the caller itself can make room, or mend its request.

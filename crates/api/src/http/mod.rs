@@ -4,6 +4,7 @@
 
 pub(crate) mod answer;
 pub(crate) mod body;
+pub(crate) mod certificates;
 pub(crate) mod clients;
 pub(crate) mod connect;
 pub(crate) mod cors;

@@ -22,7 +22,7 @@ pub(crate) use self::cells::{CellEvent, NewCell, NewDefaultCell};
 pub(crate) use self::changes::{AppliedAnswer, ApplyBody, ChangesAnswer, DiffAnswer, DiscardBody, RunList};
 pub(crate) use self::contexts::{ContextAnswer, ContextList, NewContext};
 pub(crate) use self::desktops::{DesktopAnswer, DesktopList, DesktopRecording, NewDesktop};
-pub(crate) use self::overview::{IdsAnswer, MachineAnswer, OverviewAnswer};
+pub(crate) use self::overview::{DrainAnswer, IdsAnswer, MachineAnswer, OverviewAnswer};
 pub(crate) use self::processes::{ProcessesAnswer, SignalBody};
 pub(crate) use self::reached::ReachedAnswer;
 pub(crate) use self::server::AuditVerificationAnswer;

@@ -1,7 +1,7 @@
-//! What the dashboard looks at again and again: all sandboxes in few words, and what the machine offers.
+//! What is looked at again and again: all sandboxes in few words, what the machine offers, and whether it takes more.
 
 use http::{Response, StatusCode};
-use offleash_daemon::{SandboxSummary, UsageSample};
+use offleash_daemon::{DaemonError, DrainState, SandboxSummary, UsageSample};
 use offleash_supervisor::probe::{FeatureCheck, FeatureStatus, LevelReport};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -21,6 +21,8 @@ pub(crate) struct OverviewAnswer {
     at: String,
     /// How many sandboxes the caller has, or all have for the scope `admin`.
     total: u64,
+    /// Whether the server is drained: it takes no new sandboxes.
+    draining: bool,
     /// The newest of them, 2000 at most, the newest first.
     sandboxes: Vec<SandboxSummaryAnswer>,
 }
@@ -31,6 +33,18 @@ pub(crate) struct OverviewAnswer {
 pub(crate) struct IdsAnswer {
     /// All ids, whosever the sandboxes are, in no order.
     ids: Vec<String>,
+    /// Whether the server is drained: it takes no new sandboxes.
+    draining: bool,
+}
+
+/// Whether the server takes new sandboxes.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Drain")]
+pub(crate) struct DrainAnswer {
+    /// Whether it is drained: it takes no new sandboxes.
+    draining: bool,
+    /// How many sandboxes there are, whosever they are.
+    sandboxes: u64,
 }
 
 /// A sandbox in few words.
@@ -172,6 +186,7 @@ pub(crate) fn overview(asked: &ApiRequest<'_>) -> Result<Response<Body>, ApiRefu
     let told = OverviewAnswer {
         at: time::text(std::time::SystemTime::now()),
         total: u64::try_from(overview.total).unwrap_or(u64::MAX),
+        draining: asked.daemon().is_drained(),
         sandboxes: overview.sandboxes.into_iter().map(Into::into).collect(),
     };
     Ok(answer::json(StatusCode::OK, &told))
@@ -180,7 +195,29 @@ pub(crate) fn overview(asked: &ApiRequest<'_>) -> Result<Response<Body>, ApiRefu
 pub(crate) fn ids(asked: &ApiRequest<'_>) -> Result<Response<Body>, ApiRefusal> {
     let ids = asked.daemon().sandbox_ids(&asked.caller);
     let ids = ids.map_err(|error| asked.refused(&error))?;
-    Ok(answer::json(StatusCode::OK, &IdsAnswer { ids }))
+    let draining = asked.daemon().is_drained();
+    Ok(answer::json(StatusCode::OK, &IdsAnswer { ids, draining }))
+}
+
+pub(crate) fn drain_state(asked: &ApiRequest<'_>) -> Result<Response<Body>, ApiRefusal> {
+    drain_answer(asked, asked.daemon().drain_state(&asked.caller))
+}
+
+pub(crate) fn drain(asked: &ApiRequest<'_>) -> Result<Response<Body>, ApiRefusal> {
+    drain_answer(asked, asked.daemon().set_drained(&asked.caller, true))
+}
+
+pub(crate) fn end_drain(asked: &ApiRequest<'_>) -> Result<Response<Body>, ApiRefusal> {
+    drain_answer(asked, asked.daemon().set_drained(&asked.caller, false))
+}
+
+fn drain_answer(asked: &ApiRequest<'_>, state: Result<DrainState, DaemonError>) -> Result<Response<Body>, ApiRefusal> {
+    let state = state.map_err(|error| asked.refused(&error))?;
+    let told = DrainAnswer {
+        draining: state.is_drained,
+        sandboxes: u64::try_from(state.sandboxes).unwrap_or(u64::MAX),
+    };
+    Ok(answer::json(StatusCode::OK, &told))
 }
 
 pub(crate) async fn machine(asked: &ApiRequest<'_>) -> Result<Response<Body>, ApiRefusal> {

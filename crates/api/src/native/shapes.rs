@@ -170,7 +170,7 @@ pub(crate) struct NewPolicy {
 pub(crate) struct NewKey {
     /// The owner's name for it.
     pub(crate) name: String,
-    /// What it may do: `admin`, `create`, `read`; `create` if absent.
+    /// What it may do: `admin`, `create`, `read`, `overview`; `create` if absent.
     pub(crate) scopes: Option<Vec<String>>,
     /// How much it may have at a time; without limit if absent.
     pub(crate) quota: Option<NewQuota>,
@@ -395,7 +395,7 @@ pub(crate) struct NameAnswer {
 pub(crate) struct UsageAnswer {
     /// The id of the caller's key.
     pub(crate) key: String,
-    /// What it may do: `admin`, `create`, `read`.
+    /// What it may do: `admin`, `create`, `read`, `overview`.
     pub(crate) scopes: Vec<String>,
     /// Running ones of the caller's.
     pub(crate) running: u64,

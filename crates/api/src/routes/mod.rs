@@ -87,6 +87,8 @@ impl<'a> RouteCall<'a> {
 const READ: Scope = Scope::Read;
 /// Keys that may make and end sandboxes.
 const CREATE: Scope = Scope::Create;
+/// Keys that may learn the ids of all sandboxes.
+const OVERVIEW: Scope = Scope::Overview;
 /// Keys that may do everything.
 const ADMIN: Scope = Scope::Admin;
 

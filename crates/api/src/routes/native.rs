@@ -4,21 +4,21 @@ use http::Method;
 use offleash_supervisor::tools::MAX_ANSWER;
 
 use super::openapi::{QueryDocs, RouteSchemas};
-use super::{ADMIN, CREATE, READ, RouteEntry, RouteHandler, at_once, document, route};
+use super::{ADMIN, CREATE, OVERVIEW, READ, RouteEntry, RouteHandler, at_once, document, route};
 use crate::cells::MAX_CELL_BODY;
 use crate::http::json::MAX_BODY;
 use crate::native::{
     AllowedHostList, AppliedAnswer, ApplyBody, ApprovalList, Approve, AuditAnswer, AuditVerificationAnswer,
     BrowserContextAnswer, BrowserContextList, BuiltTemplateAnswer, BuiltTemplateList, CallAnswer, CallEvent, CellEvent,
     ChangesAnswer, CheckpointList, ContextAnswer, ContextList, Deny, DesktopAnswer, DesktopList, DesktopRecording,
-    DiffAnswer, DiscardBody, ForkList, IdsAnswer, KeyList, MachineAnswer, MadeKey, NameAnswer, NewBrowserContext,
-    NewCell, NewCheckpoint, NewCommand, NewContext, NewDefaultCell, NewDesktop, NewForks, NewImport, NewKey, NewPolicy,
-    NewRun, NewSandbox, NewSession, NewSnapshot, NewVolume, OverviewAnswer, PauseBody, PolicyAnswer, ProcessesAnswer,
-    ReachedAnswer, ReleaseAnswer, RestoreBody, ResumeBody, RunList, RunResult, SandboxAnswer, SandboxList,
-    SandboxUsage, SessionAnswer, SessionDebug, SessionHar, SessionList, SessionLogs, SessionRecording, SessionUpdate,
-    SignalBody, SnapshotAnswer, SnapshotList, SyncAnswer, SyncBody, UsageAnswer, VersionAnswer, VolumeAnswer,
-    VolumeList, cells, changes, contexts, desktops, keys, overview, processes, reached, run, sandboxes, server,
-    sessions, snapshots, templates, tools, volumes,
+    DiffAnswer, DiscardBody, DrainAnswer, ForkList, IdsAnswer, KeyList, MachineAnswer, MadeKey, NameAnswer,
+    NewBrowserContext, NewCell, NewCheckpoint, NewCommand, NewContext, NewDefaultCell, NewDesktop, NewForks, NewImport,
+    NewKey, NewPolicy, NewRun, NewSandbox, NewSession, NewSnapshot, NewVolume, OverviewAnswer, PauseBody, PolicyAnswer,
+    ProcessesAnswer, ReachedAnswer, ReleaseAnswer, RestoreBody, ResumeBody, RunList, RunResult, SandboxAnswer,
+    SandboxList, SandboxUsage, SessionAnswer, SessionDebug, SessionHar, SessionList, SessionLogs, SessionRecording,
+    SessionUpdate, SignalBody, SnapshotAnswer, SnapshotList, SyncAnswer, SyncBody, UsageAnswer, VersionAnswer,
+    VolumeAnswer, VolumeList, cells, changes, contexts, desktops, keys, overview, processes, reached, run, sandboxes,
+    server, sessions, snapshots, templates, tools, volumes,
 };
 
 /// No body is read.
@@ -89,7 +89,7 @@ const REVOKE: QueryDocs = &[(
     "`true` has the key's sandboxes ended, too, within seconds; the id may be that of a key that was removed before",
 )];
 
-pub(super) static ROUTES: [RouteEntry; 87] = [
+pub(super) static ROUTES: [RouteEntry; 90] = [
     RouteEntry {
         operation: "OpenApi",
         method: Method::GET,
@@ -322,10 +322,22 @@ pub(super) static ROUTES: [RouteEntry; 87] = [
         "Tells of the caller's sandboxes in few words, with what they used last; of everybody's with the scope `admin`.",
         Some(answers(200).with::<OverviewAnswer>()),
         |call| at_once(overview::overview(call.asked))),
-    route!("SandboxIds", GET "/v1/overview/ids", ADMIN, NO_BODY,
+    route!("SandboxIds", GET "/v1/overview/ids", OVERVIEW, NO_BODY,
         "Tells the ids of all sandboxes, whosever they are; a front asks for them.",
         Some(answers(200).with::<IdsAnswer>()),
         |call| at_once(overview::ids(call.asked))),
+    route!("GetDrain", GET "/v1/drain", ADMIN, NO_BODY,
+        "Says whether the server takes new sandboxes, and how many it has.",
+        Some(answers(200).with::<DrainAnswer>()),
+        |call| at_once(overview::drain_state(call.asked))),
+    route!("Drain", POST "/v1/drain", ADMIN, NO_BODY,
+        "Has the server take no new sandboxes until it is started anew; those that are there live on.",
+        Some(answers(200).with::<DrainAnswer>()),
+        |call| at_once(overview::drain(call.asked))),
+    route!("EndDrain", DELETE "/v1/drain", ADMIN, NO_BODY,
+        "Has the server take new sandboxes again.",
+        Some(answers(200).with::<DrainAnswer>()),
+        |call| at_once(overview::end_drain(call.asked))),
     route!("Machine", GET "/v1/machine", ADMIN, NO_BODY,
         "Says what the machine offers, as `offleash doctor` does.",
         Some(answers(200).with::<MachineAnswer>()),

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use offleash_daemon::ImageError;
+
 use super::listen::{Listen, ListenError};
 use super::tls::{self, Certificate, TlsError, TlsFiles};
 use crate::telemetry::TelemetryConfig;
@@ -93,6 +95,12 @@ pub enum ServeError {
     /// Its certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// A node of a front shows a certificate that is not its own.
+    #[error("a node of the front cannot be trusted")]
+    FrontNode(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// Authorities that certificates of nodes are checked by cannot be read.
+    #[error("reading the authorities of the nodes' certificates")]
+    FrontAuthorities(#[from] ImageError),
     /// A node does not take the key of a front.
     #[error("node {node} refuses the key of the front: {why}")]
     FrontKey {
@@ -117,9 +125,14 @@ impl ServeError {
             Self::Listen(ListenError::Inherited(_)) => "the socket unit must have one `ListenStream=` with an address",
             Self::Listen(ListenError::Local { .. }) => "the state directory must be one that this user can write to",
             Self::FrontKey { .. } => {
-                "a front needs one key of the scope `admin` on all nodes; on each: `offleash key create --name front --scope \
-                 admin --key-file FILE`"
+                "a front needs one key of the scope `overview` on all nodes; on each: `offleash key create --name front --scope \
+                 overview --key-file FILE`"
             }
+            Self::FrontNode(_) => {
+                "its certificate must have the name behind `--node` or `--nodes-dns`; `--node-ca FILE` trusts an authority that \
+                 the system does not"
+            }
+            Self::FrontAuthorities(_) => "`--node-ca` takes a file of certificates, PEM",
             Self::Tls(_) => "both files must be PEM, the certificate first among those that lead to its authority",
         }
     }

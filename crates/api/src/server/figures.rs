@@ -4,17 +4,21 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use http::{Method, StatusCode};
+use http::{Method, Response, StatusCode};
 use offleash_daemon::{Caller, Daemon, VisibleState};
 
+use super::pages;
+use crate::http::body::Body;
 use crate::http::clients::ClientSlots;
-use crate::telemetry::{AnswerTimes, LostSignals, MetricFamily, MetricKind, MetricNumber, MetricPoint, known_method};
+use crate::telemetry::{
+    AnswerTimes, LostSignals, MetricFamily, MetricKind, MetricNumber, MetricPoint, MetricSnapshot, known_method,
+};
 
 /// The bounds of what requests may take, in milliseconds.
 const BOUNDS_MS: [u64; 9] = [1, 5, 10, 50, 100, 500, 1000, 5000, 30_000];
 
 /// The same in seconds.
-pub(super) fn bounds() -> Vec<f64> {
+fn bounds() -> Vec<f64> {
     BOUNDS_MS
         .iter()
         .map(|bound| Duration::from_millis(*bound).as_secs_f64())
@@ -37,7 +41,7 @@ struct TimeTally {
 }
 
 impl AnswerTally {
-    pub(super) fn answered(&self, method: &Method, status: StatusCode, took: Duration) {
+    pub(crate) fn answered(&self, method: &Method, status: StatusCode, took: Duration) {
         let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         let tally = answered.entry((known_method(method), status.as_u16())).or_default();
         let bound = BOUNDS_MS.iter().position(|bound| took <= Duration::from_millis(*bound));
@@ -61,7 +65,22 @@ impl AnswerTally {
     }
 }
 
-/// All numbers, but for those of answers.
+/// Numbers, with those of answers.
+pub(super) fn snapshot(families: Vec<MetricFamily>, answers: &AnswerTally, is_encrypted: bool) -> MetricSnapshot {
+    MetricSnapshot {
+        families,
+        bounds: bounds(),
+        answers: answers.times(),
+        is_encrypted,
+    }
+}
+
+/// A page with numbers and those of answers.
+pub(crate) fn page(families: Vec<MetricFamily>, answers: &AnswerTally, is_encrypted: bool) -> Response<Body> {
+    pages::metrics(&snapshot(families, answers, is_encrypted))
+}
+
+/// All numbers of a server, but for those of answers.
 pub(super) fn families(daemon: &Daemon, clients: &ClientSlots, lost: &LostSignals) -> Vec<MetricFamily> {
     let counts = daemon.counts();
     let fresh = counts.created.saturating_sub(counts.created_warm);
@@ -89,7 +108,7 @@ pub(super) fn families(daemon: &Daemon, clients: &ClientSlots, lost: &LostSignal
         ("offleash.pool.browsers", "offleash_pool_browsers"),
         "{browser}",
         "Browsers that can be handed out to sessions at once.",
-        plain(MetricNumber::Whole(whole(daemon.waiting_browsers()))),
+        plain_count(daemon.waiting_browsers()),
     ));
     let from = [("pool", counts.created_warm), ("scratch", fresh)];
     all.push(counter(
@@ -130,7 +149,7 @@ pub(super) fn families(daemon: &Daemon, clients: &ClientSlots, lost: &LostSignal
         ("offleash.http.connections", "offleash_http_connections"),
         "{connection}",
         "Connections of clients.",
-        plain(MetricNumber::Whole(whole(clients.count()))),
+        plain_count(clients.count()),
     ));
     all
 }
@@ -186,7 +205,7 @@ fn used(daemon: &Daemon) -> Vec<MetricFamily> {
     ]
 }
 
-fn gauge(
+pub(crate) fn gauge(
     names: (&'static str, &'static str),
     unit: &'static str,
     help: &'static str,
@@ -195,7 +214,7 @@ fn gauge(
     family(MetricKind::Gauge, names, unit, help, points)
 }
 
-fn counter(
+pub(crate) fn counter(
     names: (&'static str, &'static str),
     unit: &'static str,
     help: &'static str,
@@ -226,12 +245,17 @@ fn plain(value: MetricNumber) -> Vec<MetricPoint> {
     vec![MetricPoint { labels, value }]
 }
 
-fn labelled(label: &'static str, counts: impl IntoIterator<Item = (String, u64)>) -> Vec<MetricPoint> {
+pub(crate) fn labelled(label: &'static str, counts: impl IntoIterator<Item = (String, u64)>) -> Vec<MetricPoint> {
     let point = |(word, count)| MetricPoint {
         labels: vec![(label, word)],
         value: MetricNumber::Whole(count),
     };
     counts.into_iter().map(point).collect()
+}
+
+/// A count of nothing in particular.
+pub(crate) fn plain_count(count: usize) -> Vec<MetricPoint> {
+    plain(MetricNumber::Whole(whole(count)))
 }
 
 fn whole(count: usize) -> u64 {

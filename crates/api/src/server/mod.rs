@@ -3,7 +3,7 @@
 mod config;
 pub(crate) mod connection;
 mod cut;
-mod figures;
+pub(crate) mod figures;
 pub(crate) mod listen;
 mod pages;
 mod requests;

@@ -64,12 +64,8 @@ impl ServerState {
         let ServerEntrance {
             tally, clients, tls, ..
         } = &self.entrance;
-        MetricSnapshot {
-            families: figures::families(self.control.daemon(), clients, self.telemetry.lost()),
-            bounds: figures::bounds(),
-            answers: tally.times(),
-            is_encrypted: tls.is_some(),
-        }
+        let families = figures::families(self.control.daemon(), clients, self.telemetry.lost());
+        figures::snapshot(families, tally, tls.is_some())
     }
 
     /// The page with them.

@@ -11,6 +11,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::collector::ExportError;
+use crate::http::certificates;
 
 /// Whom a collector is vouched for by.
 #[derive(Clone)]
@@ -40,12 +41,9 @@ impl CollectorTls {
 
 /// A certificate that is none of its own is told from everything else: it does not pass by itself.
 fn failed(error: io::Error) -> ExportError {
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    match inner {
-        Some(rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented) => {
-            ExportError::Untrusted(error)
-        }
-        _ => ExportError::Tls(error),
+    match certificates::is_refused(&error) {
+        true => ExportError::Untrusted(error),
+        false => ExportError::Tls(error),
     }
 }
 

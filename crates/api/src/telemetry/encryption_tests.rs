@@ -1,11 +1,7 @@
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
-use rcgen::generate_simple_self_signed;
-use rustls::ServerConfig;
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -16,6 +12,7 @@ use tokio_rustls::TlsAcceptor;
 use super::super::collector::{Collector, ExportError};
 use super::super::{SignalEndpoint, TelemetrySignal};
 use super::*;
+use crate::http::certificates::tests::self_signed;
 
 /// A collector that shows a certificate of its own, which is its authority, too.
 struct EncryptedCollector {
@@ -25,19 +22,12 @@ struct EncryptedCollector {
 
 impl EncryptedCollector {
     fn new() -> Self {
-        let made = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
-        let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![made.cert.der().clone()], key)
-            .unwrap();
+        let (config, certificate) = self_signed("localhost");
         let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join("ca.pem"), made.cert.pem()).unwrap();
+        std::fs::write(directory.path().join("ca.pem"), certificate).unwrap();
         Self {
             directory,
-            acceptor: TlsAcceptor::from(Arc::new(config)),
+            acceptor: TlsAcceptor::from(config),
         }
     }
 

@@ -40,7 +40,7 @@ export async function keysView(context) {
 
   async function create() {
     const name = h('input', { type: 'text', required: true, maxlength: 100 });
-    const scope = h('select', {}, ['create', 'read', 'admin'].map((value) => h('option', { value }, value)));
+    const scope = h('select', {}, ['create', 'read', 'overview', 'admin'].map((value) => h('option', { value }, value)));
     const limits = { sandboxes: 'Sandboxes', cpus: 'CPUs', memory_mib: 'Memory, MiB', disk_mib: 'Disk, MiB' };
     const inputs = Object.fromEntries(Object.keys(limits).map((one) => [one, h('input', { type: 'number', min: 1, placeholder: 'without limit' })]));
     const made = await ask('New key', h('div', {}, field('Name', name), field('It may', scope), Object.entries(limits).map(([one, word]) => field(word, inputs[one]))), {

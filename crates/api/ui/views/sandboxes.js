@@ -127,7 +127,8 @@ export function sandboxesView(context) {
     failure.textContent = overview.failure ? shown(overview.failure) : '';
     const running = all.filter((one) => one.state === 'running').length;
     const more = overview.total > all.length ? `, the newest ${all.length} are shown` : '';
-    say(count, `${overview.total} ${overview.total === 1 ? 'sandbox' : 'sandboxes'}, ${running} running${more}`);
+    const drained = overview.draining ? '; the server is drained and takes no new ones' : '';
+    say(count, `${overview.total} ${overview.total === 1 ? 'sandbox' : 'sandboxes'}, ${running} running${more}${drained}`);
     const sums = history('');
     for (const [, name, one] of plots) one.set(sums[name]);
     sort();

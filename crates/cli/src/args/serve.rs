@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueEnum};
-use offleash_api::NodeAddress;
+use offleash_api::{NodeAddress, NodesName};
 use offleash_core::units::Bytes;
 
 #[derive(Debug, Default, Args)]
@@ -79,11 +79,19 @@ impl TryFrom<String> for ListenAt {
 
 #[derive(Debug, Args)]
 pub(crate) struct FrontArgs {
-    /// Address of a node's server, as in `http://10.0.0.7:3000`; with `=2` behind it the node gets twice as many sandboxes as
-    /// one with nothing.
-    #[arg(long, value_name = "URL[=WEIGHT]", required = true)]
+    /// Address of a node's server, as in `https://node-1.example:3000`, or with `http://`, by which keys can be read on the way;
+    /// with `=2` behind it the node gets twice as many sandboxes as one with nothing.
+    #[arg(long, value_name = "URL[=WEIGHT]", required_unless_present = "nodes_dns")]
     pub(crate) node: Vec<NodeAddress>,
-    /// File with an `admin` key that all nodes take, with which they are asked for their sandboxes.
+    /// Name that leads by DNS to the servers of nodes, as in `https://boxes-nodes.agents.svc:3000`; asked for again every 5 s.
+    /// Addresses of this machine, of its link and of a cloud's services are refused.
+    #[arg(long, value_name = "URL[=WEIGHT]")]
+    pub(crate) nodes_dns: Vec<NodesName>,
+    /// Trust the certificate authorities in FILE (PEM) for nodes, beside the system's.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) node_ca: Option<PathBuf>,
+    /// File with an `overview` key that all nodes take, with which they are asked for the ids of their sandboxes; an `admin`
+    /// key does, too.
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: PathBuf,
     /// Address to listen on.
@@ -105,6 +113,19 @@ pub(crate) struct FrontArgs {
     /// What to log on standard error, as JSON lines.
     #[arg(long, value_enum, value_name = "none|errors|requests", default_value = "errors")]
     pub(crate) log: LogArg,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DrainArgs {
+    /// Take new sandboxes again.
+    #[arg(long, conflicts_with_all = ["wait", "status"])]
+    pub(crate) undo: bool,
+    /// Wait until no sandbox is left.
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// Say whether the server is drained, and change nothing.
+    #[arg(long, conflicts_with = "wait")]
+    pub(crate) status: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Deserialize)]
@@ -130,7 +151,8 @@ pub(crate) struct KeyCreateArgs {
     /// Name for the key.
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub(crate) name: String,
-    /// What it may do: read (look at its own sandboxes), create (make them as well), admin (everything).
+    /// What it may do: read (look at its own sandboxes), create (make them as well), overview (list the ids of all sandboxes and
+    /// nothing else, for a front), admin (everything).
     #[arg(long, value_name = "SCOPE", default_value = "create", value_delimiter = ',')]
     pub(crate) scope: Vec<String>,
     /// Sandboxes that it may have at a time.

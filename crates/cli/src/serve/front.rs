@@ -30,6 +30,15 @@ pub(crate) fn front(arguments: &FrontArgs) -> Result<ExitCode, Failure> {
             return Err(Failure::new(told).with_hint("name each once; `=WEIGHT` behind it gives it a larger share"));
         }
     }
+    for (number, name) in arguments.nodes_dns.iter().enumerate() {
+        let told = name.to_string();
+        if arguments.nodes_dns[..number]
+            .iter()
+            .any(|other| other.to_string() == told)
+        {
+            return Err(Failure::new(format!("the name {told} is said twice")));
+        }
+    }
     let files = (arguments.tls_cert.clone(), arguments.tls_key.clone());
     let ListenAt(listen) = arguments.listen;
     let listen = match inherited()? {
@@ -45,9 +54,15 @@ pub(crate) fn front(arguments: &FrontArgs) -> Result<ExitCode, Failure> {
         insecure_public: arguments.insecure_public,
         domain: arguments.domain.clone(),
         nodes: arguments.node.clone(),
+        names: arguments.nodes_dns.clone(),
+        authorities: arguments.node_ca.iter().cloned().collect(),
         key: read_private_key(&arguments.key_file)?,
         drain: DRAIN,
     };
+    let lines = JsonLines::new(arguments.log);
+    if let Some(told) = in_the_clear(arguments) {
+        lines.server(&told);
+    }
     prepare_process();
     let threads = std::thread::available_parallelism().map_or(2, |count| count.get().clamp(2, MAX_THREADS));
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -55,10 +70,24 @@ pub(crate) fn front(arguments: &FrontArgs) -> Result<ExitCode, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::new(format!("cannot start the threads of the front: {error}")))?;
-    runtime.block_on(run(config, Arc::new(JsonLines::new(arguments.log))))?;
+    runtime.block_on(run(config, Arc::new(lines)))?;
     // What is not done by now was cut, and nobody waits for it.
     runtime.shutdown_background();
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where keys can be read between the front and nodes.
+fn in_the_clear(arguments: &FrontArgs) -> Option<String> {
+    let nodes = arguments.node.iter().filter(|node| node.is_in_the_clear());
+    let names = arguments.nodes_dns.iter().filter(|name| name.is_in_the_clear());
+    let open: Vec<String> = nodes
+        .map(ToString::to_string)
+        .chain(names.map(ToString::to_string))
+        .collect();
+    (!open.is_empty()).then(|| {
+        let open = open.join(", ");
+        format!("not encrypted on the way to {open}: whoever listens between has the front's key and those of clients")
+    })
 }
 
 async fn run(config: FrontConfig, lines: Arc<JsonLines>) -> Result<(), Failure> {

@@ -23,7 +23,7 @@ struct FrontProcess {
 
 impl FrontProcess {
     fn start(site: &Site, nodes: &[SocketAddr]) -> Self {
-        let key_file = site.root().join("admin.key");
+        let key_file = site.root().join("overview.key");
         let mut command = site.offleash(["front", "--listen", "127.0.0.1:0", "--key-file"]);
         command.arg(key_file);
         for node in nodes {
@@ -88,8 +88,8 @@ fn node(keys: &[(&str, &str)]) -> Server {
 
 #[test]
 fn sandboxes_of_two_nodes_are_made_found_and_listed_as_those_of_one_server() {
-    let [user, admin] = ['a', 'b'].map(|digit| format!("e2b_{}", digit.to_string().repeat(40)));
-    let keys = [("create", user.as_str()), ("admin", admin.as_str())];
+    let [user, overview] = ['a', 'b'].map(|digit| format!("e2b_{}", digit.to_string().repeat(40)));
+    let keys = [("create", user.as_str()), ("overview", overview.as_str())];
     let mut nodes = [node(&keys), node(&keys)];
     let addresses = nodes.each_ref().map(|node| node.address);
     let front = FrontProcess::start(&nodes[0].site, &addresses);
@@ -102,7 +102,7 @@ fn sandboxes_of_two_nodes_are_made_found_and_listed_as_those_of_one_server() {
         &nodes[0].site,
         &["front", "--node", &node, "--key-file", file.to_str().unwrap()],
     );
-    assert!(told.contains("has not the scope `admin`"), "{told}");
+    assert!(told.contains("has neither the scope `overview` nor `admin`"), "{told}");
 
     // No key, no sandbox.
     front
@@ -154,6 +154,36 @@ fn sandboxes_of_two_nodes_are_made_found_and_listed_as_those_of_one_server() {
     front.ask(&user, "GET /v1/volumes", "").assert_refused(501);
     let version = front.ask(&user, "GET /v1/version", "").json();
     assert_eq!(version["url"], format!("http://{}", front.address));
+
+    // One is drained: what is new goes to the other, and what it has is reached.
+    let drained = nodes[0].site.succeed(["drain"]);
+    assert!(drained.starts_with("drained: takes no new sandboxes; "), "{drained}");
+    ask(nodes[0].address, "GET /readyz", &[], "").assert_refused(503);
+    let refused = nodes[0].ask(&user, "POST /v2/sandboxes", &body);
+    refused.assert_refused(503);
+    assert!(refused.body.contains("drained"), "{refused:?}");
+    let of_one = made.iter().find(|id| is_known(&nodes[0], id)).unwrap();
+    for _ in 0..2 {
+        // A create that a node refuses for this goes to the next one, before and after the front has heard of it.
+        let id = front.ask(&user, "POST /v2/sandboxes", &body).json()["sandboxID"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        assert!(is_known(&nodes[1], &id));
+        assert_eq!(front.ask(&user, &format!("DELETE /sandboxes/{id}"), "").status, 204);
+        eventually("the front to hear of it", || {
+            let told = front.ask(&overview, "GET /v1/front/nodes", "").json();
+            (told["nodes"][0]["state"] == "drained").then_some(())
+        });
+    }
+    assert_eq!(front.ask(&user, &format!("GET /sandboxes/{of_one}"), "").status, 200);
+    front.ask(&user, "GET /v1/front/nodes", "").assert_refused(403);
+    assert!(nodes[0].site.succeed(["drain", "--undo"]).starts_with("open: "));
+    assert_eq!(ask(nodes[0].address, "GET /readyz", &[], "").status, 204);
+    eventually("the front to hear that it is open", || {
+        let told = front.ask(&overview, "GET /v1/front/nodes", "").json();
+        (told["nodes"][0]["state"] == "alive").then_some(())
+    });
 
     // A node is gone: what it has is said to be there and not reached, and nothing new goes there.
     let lost = made.iter().find(|id| is_known(&nodes[1], id)).unwrap().clone();
@@ -230,6 +260,21 @@ fn a_front_that_cannot_be_one_says_why() {
         (
             vec!["--node", "http://a:1", "--key-file", key, "--listen", "0.0.0.0:0"],
             "could read keys",
+        ),
+        (
+            vec!["--node", "https://a:1", "--key-file", key, "--node-ca", "/nonexistent"],
+            "reading the authorities",
+        ),
+        (
+            vec![
+                "--nodes-dns",
+                "http://a:1",
+                "--nodes-dns",
+                "http://a:1=2",
+                "--key-file",
+                key,
+            ],
+            "is said twice",
         ),
     ] {
         let told = refused(&site, &[vec!["front"], words].concat());

@@ -78,13 +78,30 @@ fn a7_a_key_may_do_what_its_scopes_say() {
     let read = server.key(&["--scope", "read"]);
     let create = server.key(&["--scope", "create"]);
     let admin = server.key(&["--scope", "admin"]);
+    let overview = server.key(&["--scope", "overview"]);
     for (scope, route) in keyed() {
         let route = line(&route);
         // Without a body most are refused as they stand; what counts is that they get so far.
         let status = |key: &str| server.ask(key, &route, "").status;
         assert_ne!(status(&admin), 403, "{route}");
         assert_eq!(status(&read) == 403, scope != "read", "{route}");
-        assert_eq!(status(&create) == 403, scope == "admin", "{route}");
+        assert_eq!(
+            status(&create) == 403,
+            ["admin", "overview"].contains(&scope),
+            "{route}"
+        );
+        assert_eq!(status(&overview) == 403, scope != "overview", "{route}");
+    }
+    // One route is its own, and no other door opens for it.
+    let ids = server.ask(&overview, "GET /v1/overview/ids", "");
+    assert_eq!((ids.status, &ids.json()["draining"]), (200, &json!(false)), "{ids:?}");
+    let upgraded = [
+        ("X-API-KEY", overview.as_str()),
+        ("Connection", "upgrade"),
+        ("Upgrade", "offleash-tcp"),
+    ];
+    for line in ["GET /metrics", "POST /mcp", "GET /mcp", "GET /v1/sandboxes/i1/ports/80"] {
+        ask(server.address, line, &upgraded, "").assert_refused(403);
     }
 }
 

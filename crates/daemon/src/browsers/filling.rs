@@ -46,6 +46,10 @@ impl BrowserService {
         if self.core.jobs.is_draining() {
             return LOOK_EVERY;
         }
+        if self.core.jobs.is_drained() {
+            self.end_waiting(pool.take_all(), "the server is drained");
+            return LOOK_EVERY;
+        }
         // Where it cannot be told, the next second may.
         let Ok(held) = self.sources.templates.current(BROWSER_TEMPLATE).await else {
             return LOOK_EVERY;

@@ -13,7 +13,7 @@ use crate::event_listener::EventListener;
 use crate::forking::{ForkRequest, ForkResults};
 use crate::lifecycle::PauseMode;
 use crate::listing::{self, ListFilter};
-use crate::overview::{self, SandboxOverview};
+use crate::overview::{self, DrainState, SandboxOverview};
 use crate::records::{EventsRequest, LogsRequest};
 use crate::registry::Scope;
 use crate::request::{CreateRequest, NetworkSettings};
@@ -54,10 +54,39 @@ impl Daemon {
     /// The ids of all sandboxes, whosever they are: what a front asks for.
     ///
     /// # Errors
-    /// `Forbidden` without the scope `admin`.
+    /// `Forbidden` without the scope `overview` or `admin`.
     pub fn sandbox_ids(&self, caller: &Caller) -> Result<Vec<String>, DaemonError> {
+        caller.require(Scope::Overview)?;
+        Ok(overview::ids_of(&self.services.core.sandboxes))
+    }
+
+    /// Whether new sandboxes are taken, and how many there are.
+    ///
+    /// # Errors
+    /// `Forbidden` without the scope `admin`.
+    pub fn drain_state(&self, caller: &Caller) -> Result<DrainState, DaemonError> {
         caller.require(Scope::Admin)?;
-        Ok(overview::ids_of(&self.services.core.sandboxes, caller))
+        let core = &self.services.core;
+        Ok(DrainState {
+            is_drained: core.jobs.is_drained(),
+            sandboxes: overview::ids_of(&core.sandboxes).len(),
+        })
+    }
+
+    /// From now on takes no new sandboxes, or takes them again. What is there lives on; what was made ahead ends. The next
+    /// daemon takes sandboxes.
+    ///
+    /// # Errors
+    /// `Forbidden` without the scope `admin`.
+    pub fn set_drained(&self, caller: &Caller, is_drained: bool) -> Result<DrainState, DaemonError> {
+        caller.require(Scope::Admin)?;
+        self.services.core.jobs.set_drained(is_drained);
+        self.drain_state(caller)
+    }
+
+    /// Whether no new sandboxes are taken.
+    pub fn is_drained(&self) -> bool {
+        self.services.core.jobs.is_drained()
     }
 
     /// A sandbox.

@@ -143,6 +143,8 @@ pub enum Scope {
     Create,
     /// Look at its own.
     Read,
+    /// Learn the ids of all sandboxes, whosever they are, and nothing else.
+    Overview,
 }
 
 /// Several scopes.
@@ -255,7 +257,8 @@ impl Scopes {
         self.0.iter().any(|held| match scope {
             Scope::Admin => *held == Scope::Admin,
             Scope::Create => matches!(held, Scope::Admin | Scope::Create),
-            Scope::Read => true,
+            Scope::Read => *held != Scope::Overview,
+            Scope::Overview => matches!(held, Scope::Admin | Scope::Overview),
         })
     }
 }
@@ -309,7 +312,8 @@ impl UnknownWord {
 words!(SandboxState, "state of a sandbox":
     Creating = "creating", Running = "running", Pausing = "pausing", Paused = "paused", Resuming = "resuming",
     PuttingAway = "putting_away", PutAway = "put_away", Waking = "waking", Restoring = "restoring", Killing = "killing");
-words!(Scope, "scope (admin, create, read)": Admin = "admin", Create = "create", Read = "read");
+words!(Scope, "scope (admin, create, read, overview)":
+    Admin = "admin", Create = "create", Read = "read", Overview = "overview");
 words!(EventKind, "kind of event":
     Created = "created", Updated = "updated", Paused = "paused", Resumed = "resumed", TimedOut = "timed_out",
     Killed = "killed", Died = "died", Alert = "alert");

@@ -118,15 +118,14 @@ pub(super) fn address(asked: &ApiRequest<'_>) -> String {
     }
 }
 
-/// How a caller speaks to the server: over TLS if the server does, or if a front or a proxy before it says so.
+/// How a caller speaks to the server: as a front or a proxy before it says, and over TLS if the server does otherwise.
 ///
 /// A caller that says so itself gets an address of its own making, which nobody else is told.
 fn scheme<'u>(url: &'u str, headers: &HeaderMap) -> &'u str {
-    let passed_on = headers.get("x-forwarded-proto");
-    if passed_on.is_some_and(|proto| proto.as_bytes().eq_ignore_ascii_case(b"https")) {
-        return "https";
-    }
-    url.split_once("://").map_or("http", |(scheme, _)| scheme)
+    let own = url.split_once("://").map_or("http", |(scheme, _)| scheme);
+    let passed_on = headers.get("x-forwarded-proto").map(|proto| proto.as_bytes());
+    let said = |scheme: &&str| passed_on.is_some_and(|proto| proto.eq_ignore_ascii_case(scheme.as_bytes()));
+    ["https", "http"].into_iter().find(said).unwrap_or(own)
 }
 
 /// Where a session's browser is reached, by who shows its token.
@@ -375,7 +374,8 @@ mod tests {
             ("http://a:1", Some("http"), "http"),
             ("http://a:1", Some("javascript"), "http"),
             ("https://a:1", None, "https"),
-            ("https://a:1", Some("http"), "https"),
+            ("https://a:1", Some("http"), "http"),
+            ("https://a:1", Some("javascript"), "https"),
         ] {
             let mut headers = HeaderMap::new();
             if let Some(proto) = proto {
