@@ -29,7 +29,7 @@ class Node:
     """What a server would be, without sandboxes."""
 
     def __init__(self):
-        self.sandboxes, self.by_key, self.down = {}, {}, False
+        self.sandboxes, self.by_key, self.down, self.drained = {}, {}, False, False
         #: Creates that it makes and does not answer; connections that it does not take.
         self.unanswered = 0
         self.server = None
@@ -82,7 +82,7 @@ class Node:
                 return None
             return 201, {}, {"sandboxID": made}
         if url.path == "/v1/overview/ids":
-            return 200, {}, {"ids": list(self.sandboxes)}
+            return 200, {}, {"ids": list(self.sandboxes), "draining": self.drained}
         if url.path == "/v2/sandboxes":
             pairs = parse_qs(url.query)
             limit, after = int(pairs.get("limit", ["100"])[0]), int(pairs.get("nextToken", ["0"])[0])
@@ -206,6 +206,23 @@ async def checked(port, nodes):
     assert len(found) == SANDBOXES and set(found) == there(), len(found)
     for one in random.sample(made, 200):
         assert (await client.ask("GET", f"/sandboxes/{one}"))[0] == 200
+    # Half of the nodes are drained: they get nothing new, and what they have is reached.
+    for node in nodes[::2]:
+        node.drained = True
+
+    async def heard():
+        _, _, told = await client.ask("GET", "/v1/front/nodes")
+        return sum(node["state"] == "drained" for node in told["nodes"]) == NODES // 2
+
+    await until("all of the drained", heard)
+    before = sum(len(node.sandboxes) for node in nodes[::2])
+    extra = [await client.create(f"drained-{number}") for number in range(100)]
+    assert sum(len(node.sandboxes) for node in nodes[::2]) == before
+    assert (await client.ask("GET", f"/sandboxes/{next(iter(nodes[0].sandboxes))}"))[0] == 200
+    for one in extra:
+        assert (await client.ask("DELETE", f"/sandboxes/{one}"))[0] == 200
+    for node in nodes:
+        node.drained = False
     # Ten nodes are gone, and told.
     lost = nodes[:10]
     theirs = next(iter(lost[0].sandboxes))

@@ -197,6 +197,10 @@ mod tests {
     #[tokio::test]
     async fn what_nobody_asked_for_is_cut_when_the_daemon_is_to_end() {
         let jobs = JobTracker::default();
+        jobs.set_drained(true);
+        assert!(matches!(jobs.check_new(), Err(DaemonError::Drained)) && !jobs.makes_ahead());
+        jobs.set_drained(false);
+        assert!(jobs.check_new().is_ok() && jobs.makes_ahead());
         assert_eq!(jobs.unless_draining(async { 1 }).await.unwrap(), 1);
         jobs.drain();
         let cut = jobs.unless_draining(std::future::pending::<()>()).await;

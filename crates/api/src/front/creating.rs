@@ -160,8 +160,7 @@ async fn asked(
     parts: &Parts,
     body: Bytes,
 ) -> Result<(Response<Body>, Option<String>), NodeError> {
-    let mut parts = parts.clone();
-    parts.headers.remove(CONTENT_LENGTH);
+    let parts = parts.clone();
     let within = match parts.uri.path() {
         RUN => HEAD_TIMEOUT,
         _ => CREATE_TIMEOUT,

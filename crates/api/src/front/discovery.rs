@@ -46,7 +46,7 @@ pub(super) async fn follow(nodes: Arc<FrontNodes>, name: NodesName, journal: Arc
         while polls.try_join_next().is_some() {}
         let news = wrong.as_ref().map(ToString::to_string).unwrap_or_default();
         if let Some(cause) = wrong.filter(|_| news != before) {
-            let told = "a name of nodes does not lead where it should: what was known of it stays so";
+            let told = "a name of nodes does not lead where it should: what is wrong of it is left out";
             journal.record(&Event::Failure { told, cause: &cause });
         }
         before = news;

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONNECTION, HOST, HeaderValue, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, UPGRADE};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Frame, Incoming, SizeHint};
@@ -114,6 +114,12 @@ pub(super) fn for_node(
 ) -> Request<Body> {
     let (mut parts, body) = request.into_parts();
     headers::remove_hop_by_hop(&mut parts.headers);
+    if parts.headers.remove(CONTENT_LENGTH).is_some()
+        && let Some(length) = body.size_hint().exact()
+    {
+        // Where another body was put in its place, what comes next on a connection that is kept would be taken for the one announced.
+        parts.headers.insert(CONTENT_LENGTH, length.into());
+    }
     let host = destination::authority(&parts.uri, &parts.headers).and_then(|host| HeaderValue::from_str(host).ok());
     if let Some(host) = &host {
         // By what the front was led, the node is, too.

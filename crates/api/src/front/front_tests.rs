@@ -1,165 +1,24 @@
 //! A front before nodes that hang, drip, lie and stop. Each node is a thread that answers by a table.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener as StdListener, TcpStream};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+#[path = "fake_node_tests.rs"]
+mod fake_node;
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::Ordering;
 use std::thread;
 
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
-
+use self::fake_node::{FakeNode, NodeDoing, PATIENCE};
 use super::*;
 use crate::http::certificates::tests::self_signed;
 
 const KEY: &str = "e2b_0123456789abcdef0123456789abcdef01234567";
-/// How long a test waits for what has to come.
-const PATIENCE: Duration = Duration::from_secs(90);
 
 #[derive(Debug)]
 struct Deaf;
 
 impl Journal for Deaf {
     fn record(&self, _event: &Event<'_>) {}
-}
-
-/// What a node does with a request.
-#[derive(Debug, Clone, Copy)]
-enum NodeDoing {
-    Answers(u16, &'static str),
-    /// The same, and closes the connection without having said so.
-    AnswersAndEnds(&'static str),
-    /// Changes to a protocol of which it sends back all that comes.
-    Echoes,
-    Hangs,
-    Drips,
-    BreaksOff,
-}
-
-/// A node that answers by the first row whose text is in the request's first line.
-struct FakeNode {
-    address: SocketAddr,
-    scheme: &'static str,
-    connections: Arc<AtomicUsize>,
-    ended: Arc<AtomicUsize>,
-    asked: Arc<Mutex<Vec<String>>>,
-    is_stopped: Arc<AtomicBool>,
-}
-
-impl FakeNode {
-    fn start(rows: &'static [(&'static str, NodeDoing)]) -> Self {
-        Self::speaking(None, rows)
-    }
-
-    /// One that speaks TLS.
-    fn encrypted(shown: &Arc<ServerConfig>, rows: &'static [(&'static str, NodeDoing)]) -> Self {
-        Self::speaking(Some(Arc::clone(shown)), rows)
-    }
-
-    fn speaking(tls: Option<Arc<ServerConfig>>, rows: &'static [(&'static str, NodeDoing)]) -> Self {
-        let listener = StdListener::bind("127.0.0.1:0").unwrap();
-        let node = Self {
-            address: listener.local_addr().unwrap(),
-            scheme: if tls.is_some() { "https" } else { "http" },
-            connections: Arc::default(),
-            ended: Arc::default(),
-            asked: Arc::default(),
-            is_stopped: Arc::default(),
-        };
-        let (connections, asked) = (Arc::clone(&node.connections), Arc::clone(&node.asked));
-        let (is_stopped, ended) = (Arc::clone(&node.is_stopped), Arc::clone(&node.ended));
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                connections.fetch_add(1, Ordering::SeqCst);
-                let (asked, is_stopped) = (Arc::clone(&asked), Arc::clone(&is_stopped));
-                let (ended, tls) = (Arc::clone(&ended), tls.clone());
-                thread::spawn(move || {
-                    match tls {
-                        None => serve(stream.unwrap(), rows, &asked, &is_stopped),
-                        Some(tls) => {
-                            let session = ServerConnection::new(tls).unwrap();
-                            serve(StreamOwned::new(session, stream.unwrap()), rows, &asked, &is_stopped);
-                        }
-                    }
-                    ended.fetch_add(1, Ordering::SeqCst);
-                });
-            }
-        });
-        node
-    }
-
-    fn url(&self) -> String {
-        format!("{}://{}", self.scheme, self.address)
-    }
-
-    /// How often something was asked for.
-    fn count(&self, part: &str) -> usize {
-        self.asked().iter().filter(|line| line.contains(part)).count()
-    }
-
-    fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().clone()
-    }
-}
-
-/// Reads heads, whose bodies are none or small, and answers each.
-fn serve(
-    mut stream: impl Read + Write,
-    rows: &[(&str, NodeDoing)],
-    asked: &Mutex<Vec<String>>,
-    is_stopped: &AtomicBool,
-) {
-    let mut read = Vec::new();
-    let mut part = [0; 4096];
-    loop {
-        let Some(end) = read.windows(4).position(|four| four == b"\r\n\r\n") else {
-            match stream.read(&mut part) {
-                Ok(1..) if is_stopped.load(Ordering::SeqCst) => thread::sleep(PATIENCE),
-                Ok(count @ 1..) => read.extend_from_slice(&part[..count]),
-                _ => return,
-            }
-            continue;
-        };
-        let head = String::from_utf8_lossy(&read[..end]).into_owned();
-        // What follows is the body of the one request.
-        read.clear();
-        let line = head.lines().next().unwrap().to_owned();
-        asked.lock().unwrap().push(line.clone());
-        let row = rows.iter().find(|(part, _)| line.contains(part));
-        match row.map_or(NodeDoing::Answers(404, "{}"), |(_, does)| *does) {
-            NodeDoing::BreaksOff => return,
-            NodeDoing::Hangs => thread::sleep(PATIENCE),
-            NodeDoing::Answers(status, body) => {
-                if stream.write_all(written(status, body).as_bytes()).is_err() {
-                    return;
-                }
-            }
-            NodeDoing::AnswersAndEnds(body) => {
-                let _told = stream.write_all(written(200, body).as_bytes());
-                return;
-            }
-            NodeDoing::Echoes => {
-                let told = b"HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
-                let mut told = stream.write_all(told);
-                while let (Ok(()), Ok(count @ 1..)) = (&told, stream.read(&mut part)) {
-                    told = stream.write_all(&part[..count]);
-                }
-                return;
-            }
-            NodeDoing::Drips => {
-                let mut told = stream.write_all(b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n");
-                while told.is_ok() {
-                    told = stream.write_all(b"1\r\n \r\n");
-                    thread::sleep(Duration::from_millis(200));
-                }
-                return;
-            }
-        }
-    }
-}
-
-fn written(status: u16, body: &str) -> String {
-    let length = body.len();
-    format!("HTTP/1.1 {status} X\r\nContent-Length: {length}\r\n\r\n{body}")
 }
 
 /// What a front before nodes is told.
@@ -640,4 +499,46 @@ fn sessions_and_desktops_of_all_nodes_are_one_list() {
     assert!(listed.ends_with(r#"{"desktops":[{"id":"i3"}]}"#), "{listed}");
     assert_eq!(status(&front.ask("GET /ui/desktop.html")), "200");
     assert_eq!(status(&front.ask("GET /ui/")), "501");
+}
+
+#[test]
+fn no_request_announces_a_body_that_does_not_come() {
+    let node = FakeNode::start(&[
+        EMPTY,
+        ("/v1/version", NodeDoing::Answers(200, "{}")),
+        ("/v1/names/a", NodeDoing::Answers(200, r#"{"id": "i1"}"#)),
+        ("/v2/sandboxes", NodeDoing::Answers(200, "[]")),
+        ("POST /v1/sandboxes/i9/run", NodeDoing::Answers(200, "{}")),
+        ("/v1/sandboxes/i9", NodeDoing::Answers(200, "{}")),
+    ]);
+    let front = RunningFront::before(&[&node]);
+    let smuggled = b"GET /v1/secrets HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let length = smuggled.len();
+    // What is asked in a client's name goes on without the body, over a connection that others use next.
+    for (line, told) in [
+        ("GET /v1/version", "0"),
+        ("GET /v1/names/a", "0"),
+        ("GET /v2/sandboxes", "0"),
+        ("GET /v1/front/nodes", ""),
+        ("POST /v1/sandboxes/i9/run", "45"),
+    ] {
+        let request = head(line, &format!("Connection: close\r\nContent-Length: {length}\r\n"));
+        let told_to = answer(front.send(&[request.as_slice(), smuggled].concat()));
+        assert_eq!(status(&told_to), "200", "{line}: {told_to}");
+        let with = format!("{line} HTTP/1.1 with {told}");
+        assert!(
+            told.is_empty() || node.asked().contains(&with),
+            "{with}: {:?}",
+            node.asked()
+        );
+    }
+    // Whether a node knows the sandbox was asked without it.
+    assert!(
+        node.asked()
+            .iter()
+            .any(|line| line == "GET /v1/sandboxes/i9 HTTP/1.1 with 0"),
+        "{:?}",
+        node.asked()
+    );
+    assert_eq!(node.count("secrets"), 0);
 }

@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use http::header::{CONTENT_LENGTH, HeaderValue};
+use http::header::HeaderValue;
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode, Uri};
@@ -153,7 +153,6 @@ async fn page(
 ) -> Result<NodePage, NodeError> {
     let mut asked = parts.clone();
     asked.uri = with_token(&parts.uri, token.as_deref());
-    asked.headers.remove(CONTENT_LENGTH);
     let request = for_node(client, Request::from_parts(asked, body::empty()), None);
     let connection = nodes.connect(number, client, request.headers()).await?;
     let answered = nodes.waited(number, LIST_TIMEOUT, connection.ask(request, MAX_READ));

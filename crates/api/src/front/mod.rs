@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
+use http::header::{CONNECTION, EXPECT};
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
@@ -402,7 +402,7 @@ impl FrontState {
             let mut asked = parts.clone();
             asked.method = Method::GET;
             asked.uri = routing::known_at(parts.uri.path(), id).parse().unwrap_or_default();
-            for name in [CONTENT_LENGTH, TRANSFER_ENCODING, EXPECT, CONNECTION] {
+            for name in [EXPECT, CONNECTION] {
                 asked.headers.remove(name);
             }
             let knows = self.first_that_knows(client, &asked).await?;

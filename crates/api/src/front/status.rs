@@ -91,7 +91,7 @@ impl FrontState {
     pub(super) fn metrics(&self) -> Response<Body> {
         let all = self.nodes.all();
         let (table, now) = (self.nodes.table(), self.nodes.now());
-        let mut states = BTreeMap::from(["alive", "awaited", "drained", "lost"].map(|state| (state, 0)));
+        let mut states = BTreeMap::from(["alive", "awaited", "drained", "leaving", "lost"].map(|state| (state, 0)));
         let mut sandboxes = Vec::new();
         for (number, node) in &all {
             *states.entry(state(*number, &table, now)).or_default() += 1;
@@ -104,7 +104,7 @@ impl FrontState {
             gauge(
                 ("offleash.front.nodes", "offleash_front_nodes"),
                 "{node}",
-                "Nodes, by whether they answer; drained ones answer and take no new sandboxes.",
+                "Nodes, by whether they answer; drained and leaving ones answer and get no new sandboxes.",
                 labelled("state", states),
             ),
             gauge(
@@ -142,7 +142,8 @@ fn state(number: NodeNumber, table: &PlacementTable, now: Duration) -> &'static 
         (NodeHealth::Lost, _) => "lost",
         (NodeHealth::Awaited, _) => "awaited",
         (NodeHealth::Alive, NodeIntake::Open) => "alive",
-        (NodeHealth::Alive, NodeIntake::Drained | NodeIntake::Leaving) => "drained",
+        (NodeHealth::Alive, NodeIntake::Drained) => "drained",
+        (NodeHealth::Alive, NodeIntake::Leaving) => "leaving",
     }
 }
 

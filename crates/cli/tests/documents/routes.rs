@@ -10,7 +10,7 @@ fn routes_document() -> String {
     let mut text = format!(
         "# Routes\n\n{MADE}\nThe server answers these with an API key in `X-API-KEY`, or as the owner on its own socket. What is asked for by a key \
          that has not the\nscope is refused with 403, another method with 405, a larger body with 413. A scope has those before it: `read`, \
-         `create`, `admin`.\n\n`/mcp`, `/healthz`, `/readyz`, `/metrics` and the services of sandboxes are in [serve.md](serve.md).\n"
+         `create`, `admin`.\n`overview` has the one route that says so, and `admin` has that, too.\n\n`/mcp`, `/healthz`, `/readyz`, `/metrics` and the services of sandboxes are in [serve.md](serve.md).\n"
     );
     let (native, others): (Vec<_>, Vec<_>) = route_summaries()
         .into_iter()
