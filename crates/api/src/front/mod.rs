@@ -452,7 +452,10 @@ impl FrontState {
     ) -> Result<Response<Body>, ApiRefusal> {
         let request = Request::from_parts(parts, body.map_err(Into::into).boxed_unsync());
         let answered = forwarding::forward(&self.nodes, node, client, request).await;
-        answered.map_err(|error| unreachable(&error, "what was asked may have been done"))
+        answered.map_err(|error| match error.is_unsent() {
+            true => unreachable(&error, "nothing of the request was sent"),
+            false => unreachable(&error, "what was asked may have been done"),
+        })
     }
 
     /// Asks nodes for a name until one knows it; what the last one said, if none does.

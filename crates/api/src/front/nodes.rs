@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
+use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -262,7 +263,15 @@ impl FrontNodes {
                 BudgetSpent::ByAll => "of all clients",
             },
         })?;
-        NodeConnection::kept_or_new(&node.endpoint, &node.kept, place).await
+        tokio::select! {
+            biased;
+            connection = NodeConnection::kept_or_new(&node.endpoint, &node.kept, place) => connection,
+            // It is told as soon as it is known.
+            () = self.lost(number) => Err(NodeError::Connect {
+                node: node.name().to_owned(),
+                source: io::ErrorKind::TimedOut.into(),
+            }),
+        }
     }
 
     /// Waits for a node until it is lost, and no longer than `within`.
