@@ -400,6 +400,7 @@ export class Sandbox {
   getMetrics(options?: { start?: Date; end?: Date }): Promise<SandboxMetrics[]>
   getUsage(): Promise<Record<string, number>>
   updateNetwork(network: NetworkOptions & { allowInternetAccess?: boolean }): Promise<void>
+  setMetadata(metadata: Record<string, string>): Promise<SandboxInfo>
   fork(options?: {
     count?: number
     timeoutMs?: number

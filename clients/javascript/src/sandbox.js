@@ -198,6 +198,11 @@ export class Sandbox {
     await this.#api.ask('PUT', `${E2bPath(this.sandboxId)}/network`, networkBody(network, allowInternetAccess))
   }
 
+  /** Replaces its labels; those that begin with `offleash.` stay as they are. */
+  async setMetadata(metadata) {
+    return infoOf(await this.#api.ask('PUT', `${pathOf(this.sandboxId)}/metadata`, { metadata }))
+  }
+
   /** Makes sandboxes that begin as copies of it: a sandbox for each, or the error why it was not made. */
   async fork({ count = 1, timeoutMs, contexts, name } = {}) {
     const body = said({ count, timeout_seconds: seconds(timeoutMs), contexts, name })

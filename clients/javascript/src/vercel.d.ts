@@ -153,6 +153,7 @@ export class Sandbox {
   delete(): Promise<void>
   extendTimeout(duration: number): Promise<void>
   updateNetworkPolicy(policy: NetworkPolicy): Promise<NetworkPolicy>
+  update(params: { tags?: Record<string, string>; networkPolicy?: NetworkPolicy }): Promise<void>
   snapshot(options?: { expiration?: 0 }): Promise<Snapshot>
 }
 

@@ -77,15 +77,19 @@ function networkOf(policy = 'allow-all') {
   return { network: { allowOut: hosts, denyOut: [ALL_TRAFFIC] } }
 }
 
-function labelsOf({ tags = {}, ports = [], persistent = true }) {
+function tagsOf(tags) {
   if (Object.keys(tags).length > MAX_TAGS) throw new InvalidArgumentError(`tags: there may be ${MAX_TAGS}`)
   const reserved = Object.keys(tags).find((name) => OURS.test(name))
   if (reserved) throw new InvalidArgumentError(`tags: \`${reserved}\` begins with what offleash keeps for itself`)
+  return tags
+}
+
+function labelsOf({ tags = {}, ports = [], persistent = true }) {
   if (ports.length > MAX_PORTS) throw new InvalidArgumentError(`ports: there may be ${MAX_PORTS}`)
   if (ports.some((port) => !Number.isInteger(port) || port < 1 || port > 65535)) {
     throw new InvalidArgumentError('ports: numbers from 1 to 65535')
   }
-  return { ...tags, 'vercel.sandbox': '1', 'vercel.ports': ports.join(','), 'vercel.persistent': String(persistent) }
+  return { ...tagsOf(tags), 'vercel.sandbox': '1', 'vercel.ports': ports.join(','), 'vercel.persistent': String(persistent) }
 }
 
 /** A sandbox. With `await using` it is stopped at the end. */
@@ -364,6 +368,16 @@ export class Sandbox {
     return policy
   }
 
+  /** Replaces its tags, and what it may reach. */
+  async update({ tags, networkPolicy, ...others } = {}) {
+    const [other] = Object.keys(others).filter((name) => others[name] !== undefined)
+    if (other) throw notHere(`settings that change: \`${other}\``, 'make a sandbox that has them')
+    if (networkPolicy) await this.updateNetworkPolicy(networkPolicy)
+    if (!tags) return
+    const kept = Object.entries((await this.#core.getInfo()).metadata).filter(([name]) => name.startsWith('vercel.'))
+    this.#info = await this.#core.setMetadata({ ...tagsOf(tags), ...Object.fromEntries(kept) })
+  }
+
   /** A snapshot of its files; the sandbox is stopped then. */
   async snapshot({ expiration } = {}) {
     if (expiration) throw notHere('`expiration` of snapshots', '`snapshot.delete()` removes one')
@@ -388,7 +402,6 @@ const METHODS = {
   listSnapshots: 'snapshots of one sandbox',
   openInteractive: 'web sockets of terminals',
   removeUserFromGroup: 'users of a sandbox',
-  update: 'settings that change',
 }
 const INSTEAD = { 'web sockets of terminals': '`offleash exec -it`', 'snapshots of one sandbox': '`Snapshot.list`' }
 for (const [name, what] of Object.entries(METHODS)) {

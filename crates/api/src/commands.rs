@@ -1,7 +1,8 @@
 //! Commands that are run and waited for, once for all doors: what they wrote, within bounds, and how they ended.
 
 use std::collections::BTreeMap;
-use std::future::Future;
+use std::convert::Infallible;
+use std::future::{Future, pending};
 use std::time::Instant;
 
 use offleash_core::exec::{ExecEnd, OutputStream};
@@ -9,6 +10,7 @@ use offleash_daemon::{Caller, CreateRequest, Daemon, DaemonError, SandboxView};
 use offleash_supervisor::service::client::{ExecNews, ExecStream, SupervisorClient};
 use offleash_supervisor::service::error::SupervisorError;
 use offleash_supervisor::service::message::{Selector, StartExec};
+use tokio::sync::mpsc;
 
 use crate::http::answer::ApiRefusal;
 use crate::telemetry::{self, SpanOperation};
@@ -146,24 +148,74 @@ pub(crate) async fn executed(
             let _closed = supervisor.close_input(&which).await;
         }
     };
-    let (outcome, ()) = tokio::join!(outcome(supervisor, &mut stream, bounds), fed);
-    let mut outcome = outcome?;
-    let took_us = stream.took().map(|took| u64::try_from(took.as_micros()));
-    outcome.took_us = took_us.and_then(Result::ok);
-    outcome.took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-    Ok(outcome)
+    let (outcome, ()) = tokio::join!(outcome(supervisor, &mut stream, bounds, |_, _| async {}), fed);
+    Ok(outcome?.timed(&stream, began))
 }
 
-async fn outcome(
+/// What whoever watches a command gives it.
+#[derive(Debug)]
+pub(crate) struct LiveInput {
+    /// Bytes that it reads. That nobody gives any more is not told to it.
+    pub(crate) bytes: mpsc::Receiver<Vec<u8>>,
+    /// Signals. Once nobody can send one any more nobody watches, and it is ended.
+    pub(crate) signals: mpsc::Receiver<i32>,
+}
+
+/// Runs a command that somebody watches, and waits for its end: what it writes within the bounds goes to `told`, too.
+///
+/// # Errors
+/// As [`executed`].
+pub(crate) async fn watched<F: Future<Output = ()>>(
+    supervisor: &SupervisorClient,
+    exec: StartExec,
+    live: &mut LiveInput,
+    bounds: OutputBounds,
+    told: impl FnMut(OutputStream, Vec<u8>) -> F,
+) -> Result<CommandOutcome, SupervisorError> {
+    let began = Instant::now();
+    let takes_input = exec.stdin;
+    let mut stream = match supervisor.start(exec).await {
+        Ok(stream) => stream,
+        Err(error) => return CommandOutcome::of_no_command(error),
+    };
+    let which = Selector::Pid(stream.pid());
+    let LiveInput { bytes, signals } = live;
+    // What comes of either is seen by how the command ends.
+    let feeding = async {
+        while takes_input && let Some(given) = bytes.recv().await {
+            let _given = supervisor.input(&which, given).await;
+        }
+        pending::<Infallible>().await
+    };
+    let signalling = async {
+        while let Some(signal) = signals.recv().await {
+            let _sent = supervisor.signal(&which, signal).await;
+        }
+        let _ended = supervisor.signal(&which, SIGKILL).await;
+        pending::<Infallible>().await
+    };
+    let outcome = tokio::select! {
+        outcome = outcome(supervisor, &mut stream, bounds, told) => outcome?,
+        never = feeding => match never {},
+        never = signalling => match never {},
+    };
+    Ok(outcome.timed(&stream, began))
+}
+
+async fn outcome<F: Future<Output = ()>>(
     supervisor: &SupervisorClient,
     stream: &mut ExecStream,
     bounds: OutputBounds,
+    mut told: impl FnMut(OutputStream, Vec<u8>) -> F,
 ) -> Result<CommandOutcome, SupervisorError> {
     let mut outcome = CommandOutcome::default();
     loop {
         match stream.next().await?.ok_or(SupervisorError::Gone)? {
-            ExecNews::Output { stream: of, bytes } => {
-                let is_whole = outcome.take(of, &bytes, bounds);
+            ExecNews::Output { stream: of, mut bytes } => {
+                let taken = outcome.take(of, &bytes, bounds);
+                let is_whole = taken == bytes.len();
+                bytes.truncate(taken);
+                told(of, bytes).await;
                 if !is_whole && bounds.ends && outcome.overflowed.is_none() {
                     outcome.overflowed = Some(of);
                     // It may have ended by itself.
@@ -204,8 +256,16 @@ impl CommandOutcome {
         })
     }
 
-    /// Keeps what may be kept; answers whether that was all of it.
-    fn take(&mut self, stream: OutputStream, bytes: &[u8], bounds: OutputBounds) -> bool {
+    /// With how long it took.
+    fn timed(mut self, stream: &ExecStream, began: Instant) -> Self {
+        let took_us = stream.took().map(|took| u64::try_from(took.as_micros()));
+        self.took_us = took_us.and_then(Result::ok);
+        self.took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self
+    }
+
+    /// Keeps what may be kept; answers how many bytes those are.
+    fn take(&mut self, stream: OutputStream, bytes: &[u8], bounds: OutputBounds) -> usize {
         let kept = match stream {
             OutputStream::Stdout => &mut self.stdout,
             OutputStream::Stderr => &mut self.stderr,
@@ -215,9 +275,8 @@ impl CommandOutcome {
         if bounds.in_order {
             self.both.extend_from_slice(&bytes[..taken]);
         }
-        let is_whole = taken == bytes.len();
-        self.truncated |= !is_whole;
-        is_whole
+        self.truncated |= taken < bytes.len();
+        taken
     }
 
     /// What a shell would have for a code: 128 and the number for a signal.

@@ -17,7 +17,10 @@ const ROOMS: [(&str, &[&str]); 18] = [
     ("e2b", &["cells", "control", "http", "journal", "telemetry"]),
     ("native", &["cells", "commands", "control", "http", "telemetry"]),
     ("piston", &["commands", "control", "http", "languages"]),
-    ("daytona", &["commands", "control", "http", "languages", "telemetry"]),
+    (
+        "daytona",
+        &["cells", "commands", "control", "http", "languages", "telemetry"],
+    ),
     ("mcp", &["cells", "control", "http", "journal"]),
     ("traffic", &["e2b", "http", "journal"]),
     ("client", &["e2b", "http", "mcp", "traffic"]),

@@ -122,7 +122,7 @@ pub use self::records::LogsRequest;
 pub use self::registry::{ApiKey, BadApiKey, EventKind, KeyRow, Quota, Scope, Scopes};
 pub use self::request::{
     ALLOW_PTRACE_LABEL, BROWSER_LABEL, CreateRequest, DESKTOP_LABEL, EgressProxy, LEVEL_LABEL, LimitsRequest,
-    NAME_LABEL, NetworkSettings, OnTimeout,
+    NAME_LABEL, NetworkSettings, OWN_LABELS, OnTimeout,
 };
 pub use self::sandbox_tools::{AnsweredTool, TOOLS_LABEL, ToolsConfig, ToolsRequest};
 pub use self::secrets::SecretView;

@@ -51,6 +51,9 @@ pub struct CreateRequest {
     pub desktop: Option<String>,
 }
 
+/// What labels of ours begin with.
+pub const OWN_LABELS: &str = "offleash.";
+
 /// The label that is a sandbox's name. Nobody sets it as a label.
 pub const NAME_LABEL: &str = "offleash.name";
 

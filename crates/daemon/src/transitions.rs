@@ -23,7 +23,7 @@ use crate::lifecycle::PauseMode;
 use crate::network;
 use crate::putting_away::{PauseReason, SandboxKeeper};
 use crate::registry::{EventKind, Quota, SandboxRow, SandboxState};
-use crate::request::NetworkSettings;
+use crate::request::{NetworkSettings, OWN_LABELS};
 use crate::sandboxes::{SandboxEntry, SandboxTurn, SandboxUseGuard};
 use crate::secrets::SecretStore;
 use crate::specification::{Specification, check_map};
@@ -31,9 +31,6 @@ use crate::view::{SandboxView, VisibleState};
 
 /// How long a guest may take to answer before it is said not to.
 const GUEST_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// What labels of ours begin with.
-const OWN_LABELS: &str = "offleash.";
 
 /// Changes sandboxes that are there.
 #[derive(Debug)]

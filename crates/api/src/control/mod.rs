@@ -4,6 +4,7 @@
 
 mod authentication;
 mod keys;
+mod lasting;
 pub(crate) mod listing;
 mod snapshots;
 pub(crate) mod tools;
@@ -18,6 +19,7 @@ use offleash_daemon::{Caller, Daemon, DaemonError, Scope};
 
 pub(crate) use self::authentication::{API_KEY, bearer, key};
 use self::keys::KeyService;
+pub(crate) use self::lasting::LastingRequest;
 pub(crate) use self::snapshots::snapshot_filter;
 use crate::http::answer::ApiRefusal;
 use crate::http::body::Body;
@@ -98,7 +100,8 @@ impl ControlPlane {
 /// A request whose caller is known.
 #[derive(Debug)]
 pub(crate) struct ApiRequest<'a> {
-    pub(crate) control: &'a ControlPlane,
+    pub(crate) control: &'a Arc<ControlPlane>,
+    pub(crate) client: &'a ClientConnection,
     pub(crate) caller: Caller,
     pub(crate) parts: &'a Parts,
 }

@@ -3,7 +3,9 @@
 //!
 //! Nothing is kept here: what a sandbox is, the daemon knows; sessions are shells in it, and files beside them.
 
+pub(crate) mod contexts;
 pub(crate) mod files;
+mod followed;
 pub(crate) mod git;
 mod git_output;
 pub(crate) mod ports;
@@ -11,6 +13,8 @@ pub(crate) mod process;
 pub(crate) mod sandboxes;
 pub(crate) mod sessions;
 mod shapes;
+mod socket;
+pub(crate) mod terminals;
 mod toolbox;
 pub(crate) mod transfer;
 

@@ -16,7 +16,7 @@ use crate::languages;
 /// Where code is while it runs.
 const CODE_DIRECTORY: &str = "/tmp/.offleash-code";
 /// The longest time that a command may be given, in seconds.
-const MAX_SECONDS: u64 = 24 * 60 * 60;
+pub(super) const MAX_SECONDS: u64 = 24 * 60 * 60;
 
 #[derive(Debug, Default, Deserialize)]
 struct NewCommand {

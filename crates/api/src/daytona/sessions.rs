@@ -15,10 +15,10 @@ use percent_encoding::percent_decode_str;
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 
-use super::done;
 use super::files::contents;
 use super::process::write;
 use super::toolbox::{ToolCommand, Toolbox};
+use super::{done, followed};
 use crate::commands::{self, MAX_OUTPUT, OutputBounds, output_text};
 use crate::control::ApiRequest;
 use crate::http::answer::{self, ApiRefusal};
@@ -30,7 +30,7 @@ use crate::http::path::name;
 /// What the tags of shells begin with.
 const TAG: &str = "daytona.session.";
 /// Where the directories of sessions are.
-const DIRECTORY: &str = "/tmp/.offleash-sessions";
+pub(super) const DIRECTORY: &str = "/tmp/.offleash-sessions";
 /// Commands of a session that are listed, the latest.
 const MAX_LISTED: usize = 200;
 /// Names in the directory of a session that are looked at: what is inside may have made more.
@@ -47,7 +47,7 @@ const MAX_LINE: usize = 4096;
 const MAX_INPUT: usize = 64 * 1024;
 const INPUT_MS: u64 = 10_000;
 
-const SIGKILL: i32 = 9;
+pub(super) const SIGKILL: i32 = 9;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -125,24 +125,12 @@ pub(crate) async fn create(
     }
     // What a session of this name left that has ended.
     let _gone = toolbox.files().await?.remove(directory(&id).as_bytes()).await;
-    let mut last = None;
-    for shell in ["/bin/bash", "/bin/sh"] {
-        let command = ToolCommand {
-            argv: vec![shell.to_owned()],
-            ..ToolCommand::default()
-        };
-        let exec = StartExec {
-            stdin: true,
-            tag: Some(format!("{TAG}{id}")),
-            ..toolbox.exec(command)?
-        };
-        match toolbox.supervisor.start(exec).await {
-            Ok(_) => return Ok(done(StatusCode::CREATED)),
-            Err(error @ SupervisorError::NotFound) => last = Some(error),
-            Err(error) => return Err(toolbox.refused(&error)),
-        }
-    }
-    Err(toolbox.refused(&last.unwrap_or(SupervisorError::NotFound)))
+    let exec = StartExec {
+        tag: Some(format!("{TAG}{id}")),
+        ..toolbox.exec(ToolCommand::default())?
+    };
+    toolbox.start_shell(exec).await?;
+    Ok(done(StatusCode::CREATED))
 }
 
 pub(crate) async fn list(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
@@ -244,14 +232,15 @@ pub(crate) async fn command(asked: &ApiRequest<'_>, segments: PathSegments<'_>) 
     Ok(answer::json(StatusCode::OK, &told))
 }
 
-/// What a command wrote so far.
+/// What a command wrote so far; what it writes from its beginning to its end, over a WebSocket, if that is to be followed.
 pub(crate) async fn command_logs(
     asked: &ApiRequest<'_>,
     segments: PathSegments<'_>,
 ) -> Result<Response<Body>, ApiRefusal> {
     let (toolbox, place) = found(asked, segments).await?;
     if toolbox.given("follow").is_some_and(|word| word == "true") {
-        return Err(ApiRefusal::unsupported("logs that are followed are"));
+        let id = there(&toolbox, segments[1]).await?;
+        return followed::follow(asked, &toolbox, &selector(&id), place).await;
     }
     Ok(answer::json(StatusCode::OK, &logs(&toolbox, &place).await?))
 }
@@ -326,13 +315,13 @@ async fn until_said(said: &mut ExecStream, command: &str) -> Result<Option<i32>,
 }
 
 /// The name of a session: it is part of a path and of a tag.
-fn checked(id: &str) -> Result<String, ApiRefusal> {
+pub(super) fn checked(id: &str) -> Result<String, ApiRefusal> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let is_name = (1..=64).contains(&id.len()) && id.bytes().all(plain) && !id.starts_with(['.', '-']);
     match is_name && id != "entrypoint" {
         true => Ok(id.to_owned()),
         false => Err(ApiRefusal::bad_request(
-            "sessionId: expected 1 to 64 characters of A-Z, a-z, 0-9, `.`, `_` and `-`, the first a letter, digit or `_`",
+            "id: expected 1 to 64 characters of A-Z, a-z, 0-9, `.`, `_` and `-`, the first a letter, digit or `_`",
         )),
     }
 }

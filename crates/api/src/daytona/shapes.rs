@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use offleash_daemon::{BASE_TEMPLATE, NAME_LABEL, OnTimeout, PauseMode, SandboxView, VisibleState};
+use offleash_daemon::{BASE_TEMPLATE, NAME_LABEL, OWN_LABELS, OnTimeout, PauseMode, SandboxView, VisibleState};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -10,8 +10,6 @@ use crate::http::time;
 
 /// The one place where sandboxes are, in the words of who may have several.
 const TARGET: &str = "local";
-/// Labels of ours, which are told elsewhere.
-const OWN_LABELS: &str = "offleash.";
 const MIB_PER_GIB: u64 = 1024;
 
 /// A sandbox that is to be made.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use offleash_daemon::SandboxView;
-use offleash_supervisor::service::client::SupervisorClient;
+use offleash_supervisor::service::client::{ExecStream, SupervisorClient};
 use offleash_supervisor::service::error::SupervisorError;
 use offleash_supervisor::service::files::FileChannel;
 use offleash_supervisor::service::message::StartExec;
@@ -17,6 +17,9 @@ use crate::http::query;
 
 /// What is kept of what a program says about why it failed.
 const MAX_REASON: usize = 1024;
+
+/// Shells, the better one first.
+const SHELLS: [&str; 2] = ["/bin/bash", "/bin/sh"];
 
 /// A sandbox of the caller's, which runs.
 pub(super) struct Toolbox<'a> {
@@ -107,6 +110,27 @@ impl<'a> Toolbox<'a> {
             ..StartExec::default()
         };
         Ok(commands::with_env(exec, self.view.env.clone()))
+    }
+
+    /// Starts a shell that is typed into, as `exec` says: Bash, or whichever there is.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being started.
+    pub(super) async fn start_shell(&self, exec: StartExec) -> Result<ExecStream, ApiRefusal> {
+        let mut last = SupervisorError::NotFound;
+        for shell in SHELLS {
+            let exec = StartExec {
+                argv: vec![shell.as_bytes().to_vec()],
+                stdin: true,
+                ..exec.clone()
+            };
+            match self.supervisor.start(exec).await {
+                Ok(stream) => return Ok(stream),
+                Err(error @ SupervisorError::NotFound) => last = error,
+                Err(error) => return Err(self.refused(&error)),
+            }
+        }
+        Err(self.refused(&last))
     }
 
     /// Runs a command to its end.

@@ -24,3 +24,4 @@ pub(crate) mod schema;
 pub(crate) mod source;
 pub(crate) mod time;
 pub(crate) mod watched;
+pub(crate) mod websocket;

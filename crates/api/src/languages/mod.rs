@@ -8,7 +8,10 @@ mod table;
 mod version;
 
 pub(crate) use self::catalog::{CatalogReader, RuntimeCatalog};
-pub(crate) use self::program::{Program, ProgramFile, StageLimits, StageOutcome, StageStatus};
+pub(crate) use self::program::{
+    Program, ProgramEvent, ProgramFile, ProgramOutcome, ProgramWatcher, StageLimits, StageName, StageOutcome,
+    StageStatus,
+};
 pub(crate) use self::table::{LanguageEntry, find as find_language};
 pub(crate) use self::version::{RuntimeVersion, VersionSelector};
 

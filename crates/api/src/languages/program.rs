@@ -8,10 +8,11 @@ use offleash_daemon::{Caller, CreateRequest, Daemon, LimitsRequest, SandboxLimit
 use offleash_supervisor::service::client::SupervisorClient;
 use offleash_supervisor::service::error::SupervisorError;
 use offleash_supervisor::service::message::StartExec;
+use tokio::sync::mpsc;
 
 use super::LanguageRuntime;
 use super::catalog::no_network;
-use crate::commands::{self, CommandFailure, CommandOutcome, OutputBounds};
+use crate::commands::{self, CommandFailure, CommandOutcome, LiveInput, OutputBounds};
 use crate::http::path::MAX_PATH_LENGTH;
 
 /// Where files are, below the home of the user.
@@ -122,6 +123,35 @@ pub(crate) struct StageOutcome {
     pub(crate) memory_bytes: Option<u64>,
 }
 
+/// A part of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StageName {
+    Compile,
+    Run,
+}
+
+/// What whoever watches a program is told.
+#[derive(Debug)]
+pub(crate) enum ProgramEvent {
+    Began(StageName),
+    Wrote(OutputStream, Vec<u8>),
+    Ended(StageName, Box<StageOutcome>),
+}
+
+/// Who watches a program: gives it input and signals, and is told what it does.
+#[derive(Debug)]
+pub(crate) struct ProgramWatcher {
+    pub(crate) input: LiveInput,
+    pub(crate) events: mpsc::Sender<ProgramEvent>,
+}
+
+impl ProgramWatcher {
+    /// Tells whoever watches; one that is gone has had its program ended.
+    async fn tell(&self, event: ProgramEvent) {
+        let _told = self.events.send(event).await;
+    }
+}
+
 /// What came of a program.
 #[derive(Debug)]
 pub(crate) struct ProgramOutcome {
@@ -137,9 +167,35 @@ impl Program {
     /// # Errors
     /// Whatever the daemon refuses, and what keeps files or commands from the sandbox.
     pub(crate) async fn run(self, daemon: &Daemon, caller: &Caller) -> Result<ProgramOutcome, CommandFailure> {
+        let request = self.request();
+        let work = |_: SandboxView, supervisor: SupervisorClient| async move { self.run_in(&supervisor).await };
+        let (_, outcome) = commands::in_new_sandbox(daemon, caller, request, false, work).await?;
+        Ok(outcome)
+    }
+
+    /// Runs it as somebody watches, who is told what comes of it; the sandbox is gone afterwards.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub(crate) async fn run_watched(
+        self,
+        daemon: &Daemon,
+        caller: &Caller,
+        mut watcher: ProgramWatcher,
+    ) -> Result<(), CommandFailure> {
+        let request = self.request();
+        let work = |_: SandboxView, supervisor: SupervisorClient| async move {
+            self.watched_in(&supervisor, &mut watcher).await
+        };
+        commands::in_new_sandbox(daemon, caller, request, false, work).await?;
+        Ok(())
+    }
+
+    /// The sandbox that it needs.
+    fn request(&self) -> CreateRequest {
         let least = SandboxLimits::LEAST.memory_mib;
         let lives = self.compile.wall + self.run.wall + LEEWAY;
-        let request = CreateRequest {
+        CreateRequest {
             template: self.runtime.template.clone(),
             timeout_seconds: Some(lives.as_secs()),
             network: no_network(),
@@ -148,26 +204,16 @@ impl Program {
                 ..LimitsRequest::default()
             },
             ..CreateRequest::default()
-        };
-        let work = |_: SandboxView, supervisor: SupervisorClient| async move { self.run_in(&supervisor).await };
-        let (_, outcome) = commands::in_new_sandbox(daemon, caller, request, false, work).await?;
-        Ok(outcome)
+        }
     }
 
     async fn run_in(self, supervisor: &SupervisorClient) -> Result<ProgramOutcome, SupervisorError> {
-        let home = supervisor.hello().await?.users.into_iter().next();
-        let home = home.map_or_else(|| "/tmp".to_owned(), |user| user.home);
-        let directory = format!("{}/{DIRECTORY}", home.trim_end_matches('/'));
-        let code = self.write_files(supervisor, &directory).await?;
-        let stage = ProgramStage {
-            supervisor,
-            directory: &directory,
-            max_output: self.max_output,
-        };
+        let (place, code) = self.placed(supervisor).await?;
         let language = self.runtime.language;
         let mut compile = None;
         if let Some(script) = language.compile {
-            let outcome = stage.carry_out(script, &code, Vec::new(), self.compile).await?;
+            let stage = place.stage(script, &code, self.compile);
+            let outcome = place.carry_out(stage, self.stdin_of(StageName::Compile)).await?;
             if outcome.status != StageStatus::Succeeded {
                 return Ok(ProgramOutcome {
                     compile: Some(outcome),
@@ -176,10 +222,57 @@ impl Program {
             }
             compile = Some(outcome);
         }
-        let main = code.into_iter().take(1);
-        let words: Vec<String> = main.chain(self.arguments).collect();
-        let run = Some(stage.carry_out(language.run, &words, self.stdin, self.run).await?);
+        let stage = place.stage(language.run, &self.words(code), self.run);
+        let run = Some(place.carry_out(stage, self.stdin_of(StageName::Run)).await?);
         Ok(ProgramOutcome { compile, run })
+    }
+
+    async fn watched_in(
+        self,
+        supervisor: &SupervisorClient,
+        watcher: &mut ProgramWatcher,
+    ) -> Result<(), SupervisorError> {
+        let (place, code) = self.placed(supervisor).await?;
+        let language = self.runtime.language;
+        if let Some(script) = language.compile {
+            let stage = place.stage(script, &code, self.compile);
+            if place.watch(StageName::Compile, stage, watcher).await? != StageStatus::Succeeded {
+                return Ok(());
+            }
+        }
+        let mut stage = place.stage(language.run, &self.words(code), self.run);
+        stage.stdin = true;
+        place.watch(StageName::Run, stage, watcher).await?;
+        Ok(())
+    }
+
+    /// Puts the files into their place; answers those that are code, too.
+    async fn placed<'a>(
+        &self,
+        supervisor: &'a SupervisorClient,
+    ) -> Result<(ProgramPlace<'a>, Vec<String>), SupervisorError> {
+        let home = supervisor.hello().await?.users.into_iter().next();
+        let home = home.map_or_else(|| "/tmp".to_owned(), |user| user.home);
+        let directory = format!("{}/{DIRECTORY}", home.trim_end_matches('/'));
+        let code = self.write_files(supervisor, &directory).await?;
+        let place = ProgramPlace {
+            supervisor,
+            directory,
+            max_output: self.max_output,
+        };
+        Ok((place, code))
+    }
+
+    /// What is run, and with what.
+    fn words(&self, code: Vec<String>) -> Vec<String> {
+        let main = code.into_iter().take(1);
+        main.chain(self.arguments.iter().cloned()).collect()
+    }
+
+    /// What a stage reads.
+    fn stdin_of(&self, stage: StageName) -> Option<Vec<u8>> {
+        let is_read = stage == StageName::Run && !self.stdin.is_empty();
+        is_read.then(|| self.stdin.clone())
     }
 
     /// Writes the files; answers the names of those that are code, the first one first.
@@ -211,20 +304,15 @@ impl Program {
 }
 
 /// Where stages are carried out.
-struct ProgramStage<'a> {
+struct ProgramPlace<'a> {
     supervisor: &'a SupervisorClient,
-    directory: &'a str,
+    directory: String,
     max_output: usize,
 }
 
-impl ProgramStage<'_> {
-    async fn carry_out(
-        &self,
-        script: &str,
-        words: &[String],
-        stdin: Vec<u8>,
-        limits: StageLimits,
-    ) -> Result<StageOutcome, SupervisorError> {
+impl ProgramPlace<'_> {
+    /// A stage, as it is started.
+    fn stage(&self, script: &str, words: &[String], limits: StageLimits) -> StartExec {
         let bounded = match limits.cpu {
             // The soft limit is told by a signal of its own; who ignores that is killed by the hard one.
             Some(cpu) => {
@@ -236,29 +324,65 @@ impl ProgramStage<'_> {
         };
         let argv = ["/bin/sh", "-c", &bounded, "sh"].map(str::to_owned);
         let argv = argv.iter().chain(words);
-        let exec = StartExec {
+        StartExec {
             argv: argv.map(|word| word.as_bytes().to_vec()).collect(),
-            cwd: Some(self.directory.as_bytes().to_vec()),
-            stdin: !stdin.is_empty(),
+            cwd: Some(self.directory.clone().into_bytes()),
             timeout_ms: u64::try_from(limits.wall.as_millis()).ok(),
             ..StartExec::default()
-        };
-        let bounds = OutputBounds {
+        }
+    }
+
+    fn bounds(&self, in_order: bool) -> OutputBounds {
+        OutputBounds {
             of_stream: self.max_output,
-            in_order: true,
+            in_order,
             ends: true,
+        }
+    }
+
+    async fn carry_out(&self, mut stage: StartExec, stdin: Option<Vec<u8>>) -> Result<StageOutcome, SupervisorError> {
+        stage.stdin = stdin.is_some();
+        let before = self.cpu_us().await;
+        let command = commands::executed(self.supervisor, stage, stdin, self.bounds(true)).await?;
+        Ok(self.outcome(command, before).await)
+    }
+
+    /// The same as somebody watches.
+    async fn watch(
+        &self,
+        name: StageName,
+        stage: StartExec,
+        watcher: &mut ProgramWatcher,
+    ) -> Result<StageStatus, SupervisorError> {
+        watcher.tell(ProgramEvent::Began(name)).await;
+        let before = self.cpu_us().await;
+        let events = watcher.events.clone();
+        let told = |stream, bytes| {
+            let events = events.clone();
+            async move {
+                let _told = events.send(ProgramEvent::Wrote(stream, bytes)).await;
+            }
         };
-        let input = Some(stdin).filter(|stdin| !stdin.is_empty());
-        let before = self.supervisor.usage().await.map(|usage| usage.cpu_us).ok();
-        let command = commands::executed(self.supervisor, exec, input, bounds).await?;
+        let command = commands::watched(self.supervisor, stage, &mut watcher.input, self.bounds(false), told).await?;
+        let outcome = self.outcome(command, before).await;
+        let status = outcome.status;
+        watcher.tell(ProgramEvent::Ended(name, Box::new(outcome))).await;
+        Ok(status)
+    }
+
+    async fn cpu_us(&self) -> Option<u64> {
+        self.supervisor.usage().await.map(|usage| usage.cpu_us).ok()
+    }
+
+    async fn outcome(&self, command: CommandOutcome, before: Option<u64>) -> StageOutcome {
         let usage = self.supervisor.usage().await.ok();
         let cpu_us = usage.as_ref().map(|usage| usage.cpu_us).zip(before);
-        Ok(StageOutcome {
+        StageOutcome {
             status: status(&command),
             command,
             cpu_ms: cpu_us.map(|(now, before)| now.saturating_sub(before) / 1000),
             memory_bytes: usage.map(|usage| usage.memory_peak_bytes),
-        })
+        }
     }
 }
 

@@ -31,9 +31,9 @@ pub(crate) use self::sessions::{
     SessionDebug, SessionHar, SessionList, SessionLogs, SessionRecording, SessionUpdate,
 };
 pub(crate) use self::shapes::{
-    AuditAnswer, ForkList, KeyList, MadeKey, NameAnswer, NewCommand, NewForks, NewKey, NewPolicy, NewRun, NewSandbox,
-    PauseBody, PolicyAnswer, RefusalAnswer, ResumeBody, RunResult, SandboxAnswer, SandboxList, SandboxUsage,
-    UsageAnswer, VersionAnswer,
+    AuditAnswer, ForkList, KeyList, MadeKey, NameAnswer, NewCommand, NewForks, NewKey, NewMetadata, NewPolicy, NewRun,
+    NewSandbox, PauseBody, PolicyAnswer, RefusalAnswer, ResumeBody, RunResult, SandboxAnswer, SandboxList,
+    SandboxUsage, UsageAnswer, VersionAnswer,
 };
 pub(crate) use self::snapshots::{
     CheckpointList, NewCheckpoint, NewImport, NewSnapshot, RestoreBody, SnapshotAnswer, SnapshotList,

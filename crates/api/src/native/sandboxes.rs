@@ -6,12 +6,12 @@ use http::{Response, StatusCode};
 use offleash_core::id::{SandboxName, SandboxNameError};
 use offleash_daemon::{
     Caller, CarriedContexts, CreateRequest, Daemon, ForkRequest, IMAGE_PREFIX, LifecycleRequest, LimitsRequest,
-    NetworkSettings, OnTimeout, PauseMode, VisibleState,
+    NetworkSettings, OWN_LABELS, OnTimeout, PauseMode, VisibleState,
 };
 
 use super::shapes::{
-    ForkAnswer, ForkList, NameAnswer, NewForks, NewLimits, NewPolicy, NewSandbox, PauseBody, RefusalAnswer, ResumeBody,
-    SandboxAnswer, SandboxList, SandboxUsage,
+    ForkAnswer, ForkList, NameAnswer, NewForks, NewLimits, NewMetadata, NewPolicy, NewSandbox, PauseBody,
+    RefusalAnswer, ResumeBody, SandboxAnswer, SandboxList, SandboxUsage,
 };
 use crate::control::ApiRequest;
 use crate::control::listing::list_filter;
@@ -228,6 +228,25 @@ pub(crate) async fn set_policy(
         .whole(|daemon, caller| async move { daemon.set_network(&caller, &id, network).await })
         .await?;
     Ok(answer::empty(StatusCode::NO_CONTENT))
+}
+
+pub(crate) async fn set_metadata(
+    asked: &ApiRequest<'_>,
+    given: &str,
+    body: RequestBody,
+) -> Result<Response<Body>, ApiRefusal> {
+    let NewMetadata { mut metadata } = body.read().await?;
+    let id = asked.sandbox_id(given)?.to_owned();
+    let view = asked
+        .daemon()
+        .get(&asked.caller, &id)
+        .map_err(|error| asked.refused(&error))?;
+    // Whoever changes one label writes the others as they were read.
+    metadata.retain(|label, value| !(label.starts_with(OWN_LABELS) && view.metadata.get(label) == Some(value)));
+    asked
+        .whole(|daemon, caller| async move { daemon.set_labels(&caller, &id, metadata).await })
+        .await?;
+    get(asked, given)
 }
 
 pub(crate) async fn usage(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {

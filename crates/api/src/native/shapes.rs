@@ -109,6 +109,14 @@ pub(crate) struct ResumeBody {
     pub(crate) mode: Option<String>,
 }
 
+/// Labels that a sandbox has from now on.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewMetadata {
+    /// All of its labels. Those that begin with `offleash.` stay as they are: one may be missing here, or be as it is.
+    pub(crate) metadata: BTreeMap<String, String>,
+}
+
 /// How a sandbox is paused.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -2,6 +2,7 @@
 //!
 //! What it means to run a program is said in [`crate::languages`]; here are Piston's words for it.
 
+mod connect;
 mod shapes;
 
 use std::time::Duration;
@@ -10,6 +11,7 @@ use http::{Response, StatusCode};
 use offleash_core::exec::OutputStream;
 use offleash_daemon::{Caller, Daemon};
 
+pub(crate) use self::connect::connect;
 use self::shapes::{ExecuteAnswer, NewFile, NewJob, PackageAnswer, PackageBody, RuntimeAnswer, StageAnswer, StageWord};
 use crate::commands::output_text;
 use crate::control::ApiRequest;
@@ -60,7 +62,22 @@ pub(crate) async fn change_package(body: RequestBody) -> Result<Response<Body>, 
 }
 
 pub(crate) async fn execute(asked: &ApiRequest<'_>, body: RequestBody) -> Result<Response<Body>, ApiRefusal> {
-    let job: NewJob = body.read().await?;
+    let program = program(asked, body.read().await?).await?;
+    let runtime = program.runtime.clone();
+    // Whoever goes away meanwhile leaves no sandbox behind.
+    let work = |daemon: Daemon, caller: Caller| async move { Ok(program.run(&daemon, &caller).await) };
+    let outcome = asked.whole(work).await?.map_err(|failed| asked.failed(&failed))?;
+    let told = ExecuteAnswer {
+        language: runtime.language.name,
+        version: runtime.version.to_string(),
+        run: outcome.run.map(stage),
+        compile: outcome.compile.map(stage),
+    };
+    Ok(answer::json(StatusCode::OK, &told))
+}
+
+/// What a job asks to be run.
+async fn program(asked: &ApiRequest<'_>, job: NewJob) -> Result<Program, ApiRefusal> {
     let (language, version) = wanted(&job)?;
     let prepared = prepared(job)?;
     let found = asked
@@ -74,17 +91,7 @@ pub(crate) async fn execute(asked: &ApiRequest<'_>, body: RequestBody) -> Result
             "no runtime `{unknown}` is known; GET /api/v2/runtimes lists those that are"
         ))
     })?;
-    let program = prepared.of(runtime.clone());
-    // Whoever goes away meanwhile leaves no sandbox behind.
-    let work = |daemon: Daemon, caller: Caller| async move { Ok(program.run(&daemon, &caller).await) };
-    let outcome = asked.whole(work).await?.map_err(|failed| asked.failed(&failed))?;
-    let told = ExecuteAnswer {
-        language: runtime.language.name,
-        version: runtime.version.to_string(),
-        run: outcome.run.map(stage),
-        compile: outcome.compile.map(stage),
-    };
-    Ok(answer::json(StatusCode::OK, &told))
+    Ok(prepared.of(runtime))
 }
 
 async fn all(asked: &ApiRequest<'_>) -> Result<Vec<LanguageRuntime>, ApiRefusal> {
@@ -258,26 +265,51 @@ fn stage(outcome: StageOutcome) -> StageAnswer {
     }
 }
 
+/// Signals by their numbers (signal(7)).
+const SIGNALS: [(i32, &str); 31] = [
+    (1, "SIGHUP"),
+    (2, "SIGINT"),
+    (3, "SIGQUIT"),
+    (4, "SIGILL"),
+    (5, "SIGTRAP"),
+    (6, "SIGABRT"),
+    (7, "SIGBUS"),
+    (8, "SIGFPE"),
+    (9, "SIGKILL"),
+    (10, "SIGUSR1"),
+    (11, "SIGSEGV"),
+    (12, "SIGUSR2"),
+    (13, "SIGPIPE"),
+    (14, "SIGALRM"),
+    (15, "SIGTERM"),
+    (16, "SIGSTKFLT"),
+    (17, "SIGCHLD"),
+    (18, "SIGCONT"),
+    (19, "SIGSTOP"),
+    (20, "SIGTSTP"),
+    (21, "SIGTTIN"),
+    (22, "SIGTTOU"),
+    (23, "SIGURG"),
+    (24, "SIGXCPU"),
+    (25, "SIGXFSZ"),
+    (26, "SIGVTALRM"),
+    (27, "SIGPROF"),
+    (28, "SIGWINCH"),
+    (29, "SIGIO"),
+    (30, "SIGPWR"),
+    (31, "SIGSYS"),
+];
+
 /// As in `SIGKILL`.
 fn signal_name(signal: i32) -> String {
-    const NAMES: [(i32, &str); 14] = [
-        (1, "SIGHUP"),
-        (2, "SIGINT"),
-        (3, "SIGQUIT"),
-        (4, "SIGILL"),
-        (5, "SIGTRAP"),
-        (6, "SIGABRT"),
-        (7, "SIGBUS"),
-        (8, "SIGFPE"),
-        (9, "SIGKILL"),
-        (11, "SIGSEGV"),
-        (13, "SIGPIPE"),
-        (15, "SIGTERM"),
-        (24, "SIGXCPU"),
-        (25, "SIGXFSZ"),
-    ];
-    let known = NAMES.iter().find(|(number, _)| *number == signal);
+    let known = SIGNALS.iter().find(|(number, _)| *number == signal);
     known.map_or_else(|| format!("SIG{signal}"), |(_, name)| (*name).to_owned())
+}
+
+/// The number of a signal by its name.
+fn signal_number(name: &str) -> Option<i32> {
+    let known = SIGNALS.iter().find(|(_, known)| *known == name);
+    known.map(|(number, _)| *number)
 }
 
 #[cfg(test)]

@@ -117,3 +117,57 @@ pub(super) enum StageWord {
     /// It wrote too much to standard error.
     El,
 }
+
+/// What a client says in an interactive run.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub(super) enum ClientMessage {
+    /// What is to be run.
+    Init(Box<NewJob>),
+    /// Something to read.
+    Data {
+        stream: StreamName,
+        data: String,
+    },
+    Signal {
+        signal: String,
+    },
+    #[serde(other)]
+    Unknown,
+}
+
+/// The only stream that a client may write to, and every other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum StreamName {
+    Stdin,
+    #[serde(other)]
+    Other,
+}
+
+/// What it is told.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub(super) enum ServerMessage {
+    Runtime {
+        language: &'static str,
+        version: String,
+    },
+    Stage {
+        stage: &'static str,
+    },
+    Data {
+        stream: &'static str,
+        data: String,
+    },
+    Exit {
+        stage: &'static str,
+        code: Option<i32>,
+        signal: Option<String>,
+        message: Option<String>,
+        status: Option<StageWord>,
+    },
+    Error {
+        message: String,
+    },
+}

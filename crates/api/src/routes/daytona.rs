@@ -1,7 +1,7 @@
 //! The routes of Daytona's API: of sandboxes, and below `/api/toolbox` of what is in one.
 
 use super::{CREATE, READ, RouteEntry, at_once, route};
-use crate::daytona::{MAX_CODE_BODY, files, git, ports, process, sandboxes, sessions, transfer};
+use crate::daytona::{MAX_CODE_BODY, contexts, files, git, ports, process, sandboxes, sessions, terminals, transfer};
 use crate::http::json::MAX_BODY;
 
 /// No body is read.
@@ -11,7 +11,7 @@ const BODY: Option<usize> = Some(MAX_BODY);
 /// A body with code or a command in it.
 const CODE: Option<usize> = Some(MAX_CODE_BODY);
 
-pub(super) static ROUTES: [RouteEntry; 61] = [
+pub(super) static ROUTES: [RouteEntry; 72] = [
     route!("DaytonaCreateSandbox", POST "/api/sandbox", CREATE, BODY,
         "Makes a sandbox; it stops after 15 minutes in which nobody uses it, if nothing is said.",
         None,
@@ -125,13 +125,57 @@ pub(super) static ROUTES: [RouteEntry; 61] = [
         None,
         |call| Box::pin(sessions::command(call.asked, call.segments))),
     route!("DaytonaSessionCommandLogs", GET "/api/toolbox/{id}/process/session/{session}/command/{command}/logs", CREATE, NO_BODY,
-        "Gives what a command of a session wrote so far.",
+        "Gives what a command of a session wrote so far; over a WebSocket, with `follow=true`, what it writes until it ends.",
         None,
         |call| Box::pin(sessions::command_logs(call.asked, call.segments))),
     route!("DaytonaSessionCommandInput", POST "/api/toolbox/{id}/process/session/{session}/command/{command}/input", CREATE, BODY,
         "Gives a command of a session something to read.",
         None,
         |call| Box::pin(sessions::input(call.asked, call.segments, call.body))),
+    route!("DaytonaCreateTerminal", POST "/api/toolbox/{id}/process/pty", CREATE, BODY,
+        "Starts a shell in a terminal.",
+        None,
+        |call| Box::pin(terminals::create(call.asked, call.first(), call.body))),
+    route!("DaytonaListTerminals", GET "/api/toolbox/{id}/process/pty", CREATE, NO_BODY,
+        "Lists terminals.",
+        None,
+        |call| Box::pin(terminals::list(call.asked, call.first()))),
+    route!("DaytonaCreateConnectedTerminal", GET "/api/toolbox/{id}/process/pty/create-connect", CREATE, NO_BODY,
+        "Starts a shell in a terminal and speaks with it over a WebSocket.",
+        None,
+        |call| Box::pin(terminals::create_connected(call.asked, call.first()))),
+    route!("DaytonaGetTerminal", GET "/api/toolbox/{id}/process/pty/{terminal}", CREATE, NO_BODY,
+        "Shows a terminal.",
+        None,
+        |call| Box::pin(terminals::get(call.asked, call.segments))),
+    route!("DaytonaDeleteTerminal", DELETE "/api/toolbox/{id}/process/pty/{terminal}", CREATE, NO_BODY,
+        "Ends a terminal and whatever runs in it.",
+        None,
+        |call| Box::pin(terminals::delete(call.asked, call.segments))),
+    route!("DaytonaResizeTerminal", POST "/api/toolbox/{id}/process/pty/{terminal}/resize", CREATE, BODY,
+        "Sets the size of a terminal.",
+        None,
+        |call| Box::pin(terminals::resize(call.asked, call.segments, call.body))),
+    route!("DaytonaConnectTerminal", GET "/api/toolbox/{id}/process/pty/{terminal}/connect", CREATE, NO_BODY,
+        "Speaks with a terminal over a WebSocket.",
+        None,
+        |call| Box::pin(terminals::connect(call.asked, call.segments))),
+    route!("DaytonaCreateContext", POST "/api/toolbox/{id}/process/interpreter/context", CREATE, BODY,
+        "Makes a context of code.",
+        None,
+        |call| Box::pin(contexts::create(call.asked, call.first(), call.body))),
+    route!("DaytonaListContexts", GET "/api/toolbox/{id}/process/interpreter/context", CREATE, NO_BODY,
+        "Lists the contexts of code that were made.",
+        None,
+        |call| Box::pin(contexts::list(call.asked, call.first()))),
+    route!("DaytonaDeleteContext", DELETE "/api/toolbox/{id}/process/interpreter/context/{context}", CREATE, NO_BODY,
+        "Ends a context of code.",
+        None,
+        |call| Box::pin(contexts::delete(call.asked, call.segments))),
+    route!("DaytonaExecuteCode", GET "/api/toolbox/{id}/process/interpreter/execute", CREATE, NO_BODY,
+        "Runs code in a context, said and told over a WebSocket.",
+        None,
+        |call| Box::pin(contexts::execute(call.asked, call.first()))),
     route!("DaytonaListFiles", GET "/api/toolbox/{id}/files", CREATE, NO_BODY,
         "Lists a directory.",
         None,

@@ -61,14 +61,9 @@ const UNSUPPORTED_OF_SANDBOX: [(&str, &str); 19] = [
     ),
 ];
 /// The same below `/api/toolbox/ID`.
-const UNSUPPORTED_OF_TOOLBOX: [(&str, &str); 9] = [
+const UNSUPPORTED_OF_TOOLBOX: [(&str, &str); 7] = [
     ("lsp", "language servers are"),
     ("computeruse", "computer use by this API (desktops are below `/v1`) is"),
-    (
-        "process/interpreter",
-        "contexts of code by this API (E2B's has them) are",
-    ),
-    ("process/pty", "terminals by this API (E2B's has them) are"),
     ("git/credentials", "credentials of git that are kept are"),
     ("files/upload-v2", "uploads that are no forms are"),
     ("system", "measurements by this API (E2B's has them) are"),

@@ -11,14 +11,7 @@ use crate::native::{
     AllowedHostList, AppliedAnswer, ApplyBody, ApprovalList, Approve, AuditAnswer, AuditVerificationAnswer,
     BrowserContextAnswer, BrowserContextList, BuiltTemplateAnswer, BuiltTemplateList, CallAnswer, CallEvent, CellEvent,
     ChangesAnswer, CheckpointList, ContextAnswer, ContextList, Deny, DesktopAnswer, DesktopList, DesktopRecording,
-    DiffAnswer, DiscardBody, DrainAnswer, ForkList, IdsAnswer, KeyList, MachineAnswer, MadeKey, NameAnswer,
-    NewBrowserContext, NewCell, NewCheckpoint, NewCommand, NewContext, NewDefaultCell, NewDesktop, NewForks, NewImport,
-    NewKey, NewPolicy, NewRun, NewSandbox, NewSession, NewSnapshot, NewVolume, OverviewAnswer, PauseBody, PolicyAnswer,
-    ProcessesAnswer, ReachedAnswer, ReleaseAnswer, RestoreBody, ResumeBody, RunList, RunResult, SandboxAnswer,
-    SandboxList, SandboxUsage, SessionAnswer, SessionDebug, SessionHar, SessionList, SessionLogs, SessionRecording,
-    SessionUpdate, SignalBody, SnapshotAnswer, SnapshotList, SyncAnswer, SyncBody, UsageAnswer, VersionAnswer,
-    VolumeAnswer, VolumeList, cells, changes, contexts, desktops, keys, overview, processes, reached, run, sandboxes,
-    server, sessions, snapshots, templates, tools, volumes,
+    DiffAnswer, DiscardBody, DrainAnswer, ForkList, IdsAnswer, KeyList, MachineAnswer, MadeKey, NameAnswer, NewBrowserContext, NewCell, NewCheckpoint, NewCommand, NewContext, NewDefaultCell, NewDesktop, NewForks, NewImport, NewKey, NewMetadata, NewPolicy, NewRun, NewSandbox, NewSession, NewSnapshot, NewVolume, OverviewAnswer, PauseBody, PolicyAnswer, ProcessesAnswer, ReachedAnswer, ReleaseAnswer, RestoreBody, ResumeBody, RunList, RunResult, SandboxAnswer, SandboxList, SandboxUsage, SessionAnswer, SessionDebug, SessionHar, SessionList, SessionLogs, SessionRecording, SessionUpdate, SignalBody, SnapshotAnswer, SnapshotList, SyncAnswer, SyncBody, UsageAnswer, VersionAnswer, VolumeAnswer, VolumeList, cells, changes, contexts, desktops, keys, overview, processes, reached, run, sandboxes, server, sessions, snapshots, templates, tools, volumes,
 };
 
 /// No body is read.
@@ -89,7 +82,7 @@ const REVOKE: QueryDocs = &[(
     "`true` has the key's sandboxes ended, too, within seconds; the id may be that of a key that was removed before",
 )];
 
-pub(super) static ROUTES: [RouteEntry; 90] = [
+pub(super) static ROUTES: [RouteEntry; 91] = [
     RouteEntry {
         operation: "OpenApi",
         method: Method::GET,
@@ -262,6 +255,10 @@ pub(super) static ROUTES: [RouteEntry; 90] = [
         "Replaces what a sandbox may reach.",
         Some(answers(204).reads::<NewPolicy>()),
         |call| Box::pin(sandboxes::set_policy(call.asked, call.first(), call.body))),
+    route!("SetMetadata", PUT "/v1/sandboxes/{id}/metadata", CREATE, BODY,
+        "Replaces the labels of a sandbox, running or paused.",
+        Some(answers(200).reads::<NewMetadata>().with::<SandboxAnswer>()),
+        |call| Box::pin(sandboxes::set_metadata(call.asked, call.first(), call.body))),
     route!("SandboxChanges", GET "/v1/sandboxes/{id}/changes", CREATE, NO_BODY,
         "Lists what was changed in a sandbox, running or paused, since it was made, compared with what it was made of.",
         Some(answers(200).with::<ChangesAnswer>()),

@@ -11,7 +11,7 @@ const BODY: Option<usize> = Some(MAX_BODY);
 /// A body with programs in it.
 const JOB: Option<usize> = Some(MAX_JOB_BODY);
 
-pub(super) static ROUTES: [RouteEntry; 5] = [
+pub(super) static ROUTES: [RouteEntry; 6] = [
     route!("PistonRuntimes", GET "/api/v2/runtimes", CREATE, NO_BODY,
         "Lists the languages that programs can be written in; what is not known is asked in a sandbox.",
         None,
@@ -20,6 +20,10 @@ pub(super) static ROUTES: [RouteEntry; 5] = [
         "Runs a program in a sandbox of its own without network.",
         None,
         |call| Box::pin(piston::execute(call.asked, call.body))),
+    route!("PistonConnect", GET "/api/v2/connect", CREATE, NO_BODY,
+        "Runs a program over a WebSocket: its input and output as they come, and signals.",
+        None,
+        |call| Box::pin(piston::connect(call.asked))),
     route!("PistonPackages", GET "/api/v2/packages", CREATE, NO_BODY,
         "Lists the same languages as packages, all of them installed.",
         None,

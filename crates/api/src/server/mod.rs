@@ -94,12 +94,12 @@ impl Server {
         let state = Arc::new(ServerState {
             traffic: TrafficService::new(daemon.clone(), Arc::clone(&journal), config.max_connections_per_sandbox),
             mcp: McpService::new(daemon.clone(), Arc::clone(&journal)),
-            control: ControlPlane::new(
+            control: Arc::new(ControlPlane::new(
                 daemon,
                 Arc::clone(&journal),
                 address,
                 RuntimeCatalog::new(config.language_templates),
-            ),
+            )),
             entrance,
             journal,
             telemetry,

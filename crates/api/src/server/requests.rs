@@ -32,7 +32,7 @@ const READY_AGAIN: Duration = Duration::from_secs(5);
 /// The services of a server, each with its own state, and what is before them.
 #[derive(Debug)]
 pub(super) struct ServerState {
-    pub(super) control: ControlPlane,
+    pub(super) control: Arc<ControlPlane>,
     pub(super) traffic: TrafficService,
     pub(super) mcp: McpService,
     pub(super) entrance: ServerEntrance,
@@ -221,7 +221,12 @@ impl ServerState {
         let caller = self.control.caller(client, &parts.headers)?;
         subject.key = Some(caller.key_id.clone());
         let control = &self.control;
-        let asked = ApiRequest { control, caller, parts };
+        let asked = ApiRequest {
+            control,
+            client,
+            caller,
+            parts,
+        };
         if path == "/metrics" {
             asked.require(Scope::Admin)?;
             return Ok(self.metrics());

@@ -332,6 +332,12 @@ class AsyncSandboxCore(AsyncPorts):
         await self._api.ask("PUT", f"/sandboxes/{segment(self._id)}/network", _requests.network_body(rest, internet))
 
     @either
+    async def set_metadata(self, metadata: Mapping[str, str]) -> SandboxInfo:
+        """Replaces its labels; those that begin with `offleash.` stay as they are."""
+        self._info = SandboxInfo.of(await self._api.ask("PUT", f"{self._path}/metadata", {"metadata": dict(metadata)}))
+        return self._info
+
+    @either
     async def fork(
         self,
         timeout: Optional[int] = None,

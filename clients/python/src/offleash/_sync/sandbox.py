@@ -333,6 +333,12 @@ class SandboxCore(Ports):
         self._api.ask("PUT", f"/sandboxes/{segment(self._id)}/network", _requests.network_body(rest, internet))
 
     @either
+    def set_metadata(self, metadata: Mapping[str, str]) -> SandboxInfo:
+        """Replaces its labels; those that begin with `offleash.` stay as they are."""
+        self._info = SandboxInfo.of(self._api.ask("PUT", f"{self._path}/metadata", {"metadata": dict(metadata)}))
+        return self._info
+
+    @either
     def fork(
         self,
         timeout: Optional[int] = None,

@@ -405,8 +405,10 @@ class Sandbox:
 
     @both
     async def set_tags(self, tags: Mapping[str, str], *, client: Any = None) -> None:
-        """Not here: labels are said when a sandbox is made."""
-        raise exception.not_here("labels that change", "`Sandbox.create(tags=…)`")
+        """Replaces its tags."""
+        core = self._attached_core()
+        kept = {name: value for name, value in (await core.get_info()).metadata.items() if name.startswith("modal.")}
+        await core.set_metadata({**_tags(tags), **kept})
 
     @both
     async def snapshot_filesystem(self, timeout: int = 55, *, ttl: Optional[int] = SNAPSHOT_TTL) -> Image:
@@ -485,11 +487,15 @@ class _Core(AsyncSandboxCore):
         return ends is not None and datetime.datetime.now(datetime.timezone.utc) >= ends
 
 
-def _labels(app: Optional[App], tags: Optional[Mapping[str, str]], workdir: Optional[str], ports: Sequence[int]) -> Dict[str, str]:
-    labels = dict(tags or {})
-    reserved = next((name for name in labels if name.startswith(OURS)), None)
+def _tags(tags: Optional[Mapping[str, str]]) -> Dict[str, str]:
+    reserved = next((name for name in tags or {} if name.startswith(OURS)), None)
     if reserved:
         raise exception.InvalidError(f"tags: `{reserved}` begins with what offleash keeps for itself")
+    return dict(tags or {})
+
+
+def _labels(app: Optional[App], tags: Optional[Mapping[str, str]], workdir: Optional[str], ports: Sequence[int]) -> Dict[str, str]:
+    labels = _tags(tags)
     if app is not None and app.app_id is None:
         raise exception.InvalidError("the app has no name", hint="`App.lookup('my-app', create_if_missing=True)`")
     if any(not isinstance(port, int) or not 1 <= port <= 65535 for port in ports):
