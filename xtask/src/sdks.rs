@@ -23,7 +23,7 @@ struct Sdk {
 
 /// Servers have been broken by what changed between releases, so old ones are tried as well: those that still make and
 /// connect to sandboxes by the first version of these calls.
-const SDKS: [Sdk; 18] = [
+const SDKS: [Sdk; 19] = [
     Sdk {
         name: "python",
         packages: &["e2b"],
@@ -79,6 +79,11 @@ const SDKS: [Sdk; 18] = [
         name: "python_piston",
         packages: &["piston-rspy"],
         inside: "piston_rspy",
+    },
+    Sdk {
+        name: "python_judge0",
+        packages: &["judge0"],
+        inside: "judge0",
     },
     // What our own library for Python is made on.
     Sdk {

@@ -6,17 +6,22 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each room, and the rooms above it in this table that it may use: none uses what is below.
-const ROOMS: [(&str, &[&str]); 18] = [
+const ROOMS: [(&str, &[&str]); 20] = [
     ("journal", &[]),
     ("http", &["journal"]),
     ("telemetry", &["http", "journal"]),
     ("cells", &["http", "journal"]),
     ("commands", &["http", "telemetry"]),
     ("languages", &["commands", "http", "journal"]),
-    ("control", &["commands", "http", "journal", "languages", "telemetry"]),
+    ("submissions", &[]),
+    (
+        "control",
+        &["commands", "http", "journal", "languages", "submissions", "telemetry"],
+    ),
     ("e2b", &["cells", "control", "http", "journal", "telemetry"]),
     ("native", &["cells", "commands", "control", "http", "telemetry"]),
     ("piston", &["commands", "control", "http", "languages"]),
+    ("judge0", &["commands", "control", "http", "languages", "submissions"]),
     (
         "daytona",
         &["cells", "commands", "control", "http", "languages", "telemetry"],
@@ -26,7 +31,9 @@ const ROOMS: [(&str, &[&str]); 18] = [
     ("client", &["e2b", "http", "mcp", "traffic"]),
     (
         "routes",
-        &["cells", "control", "daytona", "e2b", "http", "native", "piston"],
+        &[
+            "cells", "control", "daytona", "e2b", "http", "judge0", "native", "piston",
+        ],
     ),
     ("ui", &["http"]),
     (

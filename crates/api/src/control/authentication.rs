@@ -7,6 +7,8 @@ use offleash_daemon::{ApiKey, Caller, Daemon, DaemonError};
 use crate::http::peer::{ClientConnection, ClientPeer};
 
 pub(crate) const API_KEY: &str = "x-api-key";
+/// What Judge0's clients show theirs in, which others use for words of their own.
+const AUTH_TOKEN: &str = "x-auth-token";
 
 /// Who a request is from.
 ///
@@ -21,7 +23,7 @@ pub(super) fn caller(daemon: &Daemon, client: &ClientConnection, headers: &Heade
     }
 }
 
-/// The key that a request shows: `X-API-KEY`, or `Authorization`, with `Bearer` or by itself.
+/// The key that a request shows: `X-API-KEY`, or `Authorization`, with `Bearer` or by itself, or `X-Auth-Token`.
 ///
 /// # Errors
 /// `Unauthorized` for two that differ, and for what is no text.
@@ -31,8 +33,13 @@ pub(crate) fn key(headers: &HeaderMap) -> Result<Option<&str>, DaemonError> {
         .get_all(AUTHORIZATION)
         .iter()
         .map(|value| borne(value.to_str().ok()?));
+    let tokens = headers
+        .get_all(AUTH_TOKEN)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    let tokens = tokens.filter(|token| token.parse::<ApiKey>().is_ok()).map(Some);
     let mut found = None;
-    for key in named.chain(borne) {
+    for key in named.chain(borne).chain(tokens) {
         let key = key.ok_or(DaemonError::Unauthorized)?;
         match found.replace(key) {
             Some(other) if other != key => return Err(DaemonError::Unauthorized),
@@ -77,7 +84,11 @@ mod tests {
         assert_eq!(shown(&[("authorization", "bearer  k")]), k);
         assert_eq!(shown(&[("authorization", "Bearer k"), ("x-api-key", "k")]), k);
         let whole = "e2b_0123456789abcdef0123456789abcdef01234567";
-        assert_eq!(shown(&[("authorization", whole)]), Ok(Some(whole.to_owned())));
+        for header in ["authorization", "x-auth-token"] {
+            assert_eq!(shown(&[(header, whole)]), Ok(Some(whole.to_owned())));
+        }
+        assert_eq!(shown(&[("x-auth-token", "a word")]), Ok(None));
+        assert_eq!(shown(&[("x-auth-token", whole), ("x-api-key", "k")]), Err(()));
     }
 
     #[test]

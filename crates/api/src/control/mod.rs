@@ -28,6 +28,7 @@ use crate::http::large::LargeAnswers;
 use crate::http::peer::ClientConnection;
 use crate::journal::Journal;
 use crate::languages::RuntimeCatalog;
+use crate::submissions::SubmissionStore;
 
 /// The daemon, as the APIs reach it.
 #[derive(Debug)]
@@ -38,6 +39,7 @@ pub(crate) struct ControlPlane {
     large: LargeAnswers,
     keys: KeyService,
     languages: RuntimeCatalog,
+    submissions: SubmissionStore,
 }
 
 /// What a server is called.
@@ -63,6 +65,7 @@ impl ControlPlane {
             address,
             large: LargeAnswers::default(),
             languages,
+            submissions: SubmissionStore::default(),
         }
     }
 
@@ -81,6 +84,11 @@ impl ControlPlane {
     /// Which languages programs can be written in.
     pub(crate) fn languages(&self) -> &RuntimeCatalog {
         &self.languages
+    }
+
+    /// Programs whose outcome is asked for later.
+    pub(crate) fn submissions(&self) -> &SubmissionStore {
+        &self.submissions
     }
 
     pub(crate) fn address(&self) -> &ServerAddress {

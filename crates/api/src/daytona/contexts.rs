@@ -149,8 +149,8 @@ pub(crate) async fn delete(
 
 /// Runs code that a client says, and tells what comes of it.
 pub(crate) async fn execute(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
-    let request = socket::asked_for(asked)?;
     let (contexts, _) = of(asked, given).await?;
+    let request = socket::asked_for(asked)?;
     let lasting = asked.lasting();
     Ok(request.answer(MAX_CODE_BODY, |mut socket| async move {
         let (code, reason) = match talk(&lasting, &contexts, &mut socket).await {

@@ -263,8 +263,8 @@ pub(crate) async fn create(
 
 /// Makes one and speaks for it at once: nothing of what it shows is missed.
 pub(crate) async fn create_connected(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
-    let request = socket::asked_for(asked)?;
     let toolbox = Toolbox::open(asked, given).await?;
+    let request = socket::asked_for(asked)?;
     let number = |name: &str| match toolbox.given(name).map(|text| text.parse::<u16>()) {
         None => Ok(None),
         Some(Ok(number)) => Ok(Some(number)),
@@ -337,8 +337,8 @@ pub(crate) async fn resize(
 
 /// Speaks for one that runs, from now on.
 pub(crate) async fn connect(asked: &ApiRequest<'_>, segments: PathSegments<'_>) -> Result<Response<Body>, ApiRefusal> {
-    let request = socket::asked_for(asked)?;
     let (toolbox, terminal) = found(asked, segments).await?;
+    let request = socket::asked_for(asked)?;
     let stream = toolbox.supervisor.attach(&terminal.selector()).await;
     let stream = stream.map_err(|error| toolbox.refused(&error))?;
     Ok(spoken(request, toolbox.supervisor, stream))

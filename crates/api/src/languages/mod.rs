@@ -9,8 +9,8 @@ mod version;
 
 pub(crate) use self::catalog::{CatalogReader, RuntimeCatalog};
 pub(crate) use self::program::{
-    Program, ProgramEvent, ProgramFile, ProgramOutcome, ProgramWatcher, StageLimits, StageName, StageOutcome,
-    StageStatus,
+    Program, ProgramEvent, ProgramExtras, ProgramFile, ProgramOutcome, ProgramWatcher, StageLimits, StageName,
+    StageOutcome, StageStatus,
 };
 pub(crate) use self::table::{LanguageEntry, find as find_language};
 pub(crate) use self::version::{RuntimeVersion, VersionSelector};

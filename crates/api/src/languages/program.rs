@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
 use offleash_core::exec::OutputStream;
-use offleash_daemon::{Caller, CreateRequest, Daemon, LimitsRequest, SandboxLimits, SandboxView};
+use offleash_daemon::{Caller, CreateRequest, Daemon, LimitsRequest, NetworkSettings, SandboxLimits, SandboxView};
 use offleash_supervisor::service::client::SupervisorClient;
 use offleash_supervisor::service::error::SupervisorError;
 use offleash_supervisor::service::message::StartExec;
@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 
 use super::LanguageRuntime;
 use super::catalog::no_network;
+use super::table::COMPILER_OPTIONS;
 use crate::commands::{self, CommandFailure, CommandOutcome, LiveInput, OutputBounds};
 use crate::http::path::MAX_PATH_LENGTH;
 
@@ -46,15 +47,39 @@ pub(crate) enum ProgramFileError {
 }
 
 impl ProgramFile {
+    /// A file of code.
+    ///
+    /// # Errors
+    /// For a name that leads elsewhere.
+    pub(crate) fn code(name: String, contents: Vec<u8>) -> Result<Self, ProgramFileError> {
+        Self::named(name, contents, true)
+    }
+
+    /// A file that is no code that is compiled.
+    ///
+    /// # Errors
+    /// For a name that leads elsewhere.
+    pub(crate) fn data(name: String, contents: Vec<u8>) -> Result<Self, ProgramFileError> {
+        Self::named(name, contents, false)
+    }
+
+    fn named(name: String, contents: Vec<u8>, is_code: bool) -> Result<Self, ProgramFileError> {
+        let leads_elsewhere = |part: &str| part.is_empty() || part == "." || part == "..";
+        if name.contains('\0') || name.len() > MAX_NAME_LENGTH || name.split('/').any(leads_elsewhere) {
+            return Err(ProgramFileError::Name);
+        }
+        Ok(Self {
+            name,
+            contents,
+            is_code,
+        })
+    }
+
     /// A file whose contents are written in an encoding: `utf8`, `base64` or `hex`.
     ///
     /// # Errors
     /// For a name that leads elsewhere, and for contents that are not what they are said to be.
     pub(crate) fn new(name: String, contents: String, encoding: Option<&str>) -> Result<Self, ProgramFileError> {
-        let leads_elsewhere = |part: &str| part.is_empty() || part == "." || part == "..";
-        if name.contains('\0') || name.len() > MAX_NAME_LENGTH || name.split('/').any(leads_elsewhere) {
-            return Err(ProgramFileError::Name);
-        }
         let (contents, is_code) = match encoding {
             Some("base64") => {
                 let decoded = BASE64.decode(contents.trim().as_bytes());
@@ -66,11 +91,7 @@ impl ProgramFile {
             }
             _ => (contents.into_bytes(), true),
         };
-        Ok(Self {
-            name,
-            contents,
-            is_code,
-        })
+        Self::named(name, contents, is_code)
     }
 }
 
@@ -88,6 +109,42 @@ pub(crate) struct Program {
     pub(crate) memory_bytes: Option<u64>,
     /// Bytes of each stream of output, beyond which a stage is ended.
     pub(crate) max_output: usize,
+    pub(crate) extras: ProgramExtras,
+}
+
+/// What a program may have beside time and memory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ProgramExtras {
+    /// Whether it reaches what sandboxes of its key usually reach; nothing otherwise.
+    pub(crate) network: bool,
+    /// Processes and threads that its sandbox may have; as usual if absent.
+    pub(crate) pids: Option<u32>,
+    /// What its run may have of stack, and of each file that it writes, in KiB.
+    pub(crate) stack_kib: Option<u64>,
+    pub(crate) file_kib: Option<u64>,
+    /// Whether its run writes both streams to standard output.
+    pub(crate) merges_streams: bool,
+    /// Words for its compiler.
+    pub(crate) compiler_options: String,
+}
+
+impl ProgramExtras {
+    /// Lines of a shell before the run.
+    fn before_run(&self) -> String {
+        let mut lines = String::new();
+        if let Some(kib) = self.stack_kib {
+            lines += &format!("ulimit -s {kib} 2>/dev/null; ");
+        }
+        if let Some(kib) = self.file_kib {
+            // Blocks of 512 bytes, as POSIX has it.
+            let blocks = kib.saturating_mul(2);
+            lines += &format!("ulimit -f {blocks} 2>/dev/null; ");
+        }
+        if self.merges_streams {
+            lines += "exec 2>&1; ";
+        }
+        lines
+    }
 }
 
 /// How long a stage may take.
@@ -198,9 +255,13 @@ impl Program {
         CreateRequest {
             template: self.runtime.template.clone(),
             timeout_seconds: Some(lives.as_secs()),
-            network: no_network(),
+            network: match self.extras.network {
+                true => NetworkSettings::default(),
+                false => no_network(),
+            },
             limits: LimitsRequest {
                 memory_mib: self.memory_bytes.map(|bytes| bytes.div_ceil(MIB).max(least)),
+                pids: self.extras.pids.map(|pids| pids.max(SandboxLimits::LEAST.pids)),
                 ..LimitsRequest::default()
             },
             ..CreateRequest::default()
@@ -212,7 +273,7 @@ impl Program {
         let language = self.runtime.language;
         let mut compile = None;
         if let Some(script) = language.compile {
-            let stage = place.stage(script, &code, self.compile);
+            let stage = self.compile_stage(&place, script, &code);
             let outcome = place.carry_out(stage, self.stdin_of(StageName::Compile)).await?;
             if outcome.status != StageStatus::Succeeded {
                 return Ok(ProgramOutcome {
@@ -222,7 +283,7 @@ impl Program {
             }
             compile = Some(outcome);
         }
-        let stage = place.stage(language.run, &self.words(code), self.run);
+        let stage = self.run_stage(&place, code);
         let run = Some(place.carry_out(stage, self.stdin_of(StageName::Run)).await?);
         Ok(ProgramOutcome { compile, run })
     }
@@ -235,12 +296,12 @@ impl Program {
         let (place, code) = self.placed(supervisor).await?;
         let language = self.runtime.language;
         if let Some(script) = language.compile {
-            let stage = place.stage(script, &code, self.compile);
+            let stage = self.compile_stage(&place, script, &code);
             if place.watch(StageName::Compile, stage, watcher).await? != StageStatus::Succeeded {
                 return Ok(());
             }
         }
-        let mut stage = place.stage(language.run, &self.words(code), self.run);
+        let mut stage = self.run_stage(&place, code);
         stage.stdin = true;
         place.watch(StageName::Run, stage, watcher).await?;
         Ok(())
@@ -263,10 +324,19 @@ impl Program {
         Ok((place, code))
     }
 
-    /// What is run, and with what.
-    fn words(&self, code: Vec<String>) -> Vec<String> {
+    fn compile_stage(&self, place: &ProgramPlace<'_>, script: &str, code: &[String]) -> StartExec {
+        let options = self.extras.compiler_options.as_bytes().to_vec();
+        StartExec {
+            env: vec![(COMPILER_OPTIONS.as_bytes().to_vec(), options)],
+            ..place.stage(script, code, self.compile)
+        }
+    }
+
+    fn run_stage(&self, place: &ProgramPlace<'_>, code: Vec<String>) -> StartExec {
         let main = code.into_iter().take(1);
-        main.chain(self.arguments.iter().cloned()).collect()
+        let words: Vec<String> = main.chain(self.arguments.iter().cloned()).collect();
+        let script = format!("{}{}", self.extras.before_run(), self.runtime.language.run);
+        place.stage(&script, &words, self.run)
     }
 
     /// What a stage reads.

@@ -20,6 +20,9 @@ pub(crate) struct LanguageEntry {
     pub(crate) run: &'static str,
 }
 
+/// The variable in which words for a compiler are.
+pub(super) const COMPILER_OPTIONS: &str = "OFFLEASH_COMPILER_OPTIONS";
+
 /// Runs what a compiler made.
 const COMPILED: &str = "shift; exec ./offleash-program \"$@\"";
 
@@ -102,7 +105,7 @@ pub(super) static LANGUAGES: [LanguageEntry; 15] = [
             &["gcc"],
             "c",
             "gcc -dumpfullversion",
-            "exec gcc -std=gnu17 -O1 -o offleash-program \"$@\" -lm",
+            "set -f; exec gcc -std=gnu17 -O1 $OFFLEASH_COMPILER_OPTIONS -o offleash-program \"$@\" -lm",
         )
     },
     LanguageEntry {
@@ -112,7 +115,7 @@ pub(super) static LANGUAGES: [LanguageEntry; 15] = [
             &["cpp", "g++"],
             "cpp",
             "g++ -dumpfullversion",
-            "exec g++ -std=gnu++17 -O1 -o offleash-program \"$@\"",
+            "set -f; exec g++ -std=gnu++17 -O1 $OFFLEASH_COMPILER_OPTIONS -o offleash-program \"$@\"",
         )
     },
     compiled(
@@ -120,14 +123,14 @@ pub(super) static LANGUAGES: [LanguageEntry; 15] = [
         &["golang"],
         "go",
         "go version",
-        "export GOCACHE=\"$PWD/.go-cache\" GO111MODULE=off; exec go build -o offleash-program \"$@\"",
+        "export GOCACHE=\"$PWD/.go-cache\" GO111MODULE=off; set -f; exec go build $OFFLEASH_COMPILER_OPTIONS -o offleash-program \"$@\"",
     ),
     compiled(
         "rust",
         &["rs"],
         "rs",
         "rustc --version",
-        "exec rustc -o offleash-program \"$1\"",
+        "set -f; exec rustc $OFFLEASH_COMPILER_OPTIONS -o offleash-program \"$1\"",
     ),
     LanguageEntry {
         needs_extension: true,
@@ -162,6 +165,11 @@ impl LanguageEntry {
     /// Whether it is called so.
     pub(crate) fn goes_by(&self, name: &str) -> bool {
         self.name == name || self.aliases.contains(&name)
+    }
+
+    /// The script that compiles its programs, where they are compiled.
+    pub(crate) fn compile_script(&self) -> Option<&'static str> {
+        self.compile
     }
 
     /// Whether its programs run as they are.

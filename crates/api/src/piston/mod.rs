@@ -19,7 +19,8 @@ use crate::http::answer::{self, ApiRefusal};
 use crate::http::body::Body;
 use crate::http::json::RequestBody;
 use crate::languages::{
-    CatalogReader, LanguageRuntime, Program, ProgramFile, StageLimits, StageOutcome, StageStatus, VersionSelector,
+    CatalogReader, LanguageRuntime, Program, ProgramExtras, ProgramFile, StageLimits, StageOutcome, StageStatus,
+    VersionSelector,
 };
 
 /// The most that a job's body may have.
@@ -141,6 +142,7 @@ impl PreparedJob {
             run: self.run,
             memory_bytes: self.memory_bytes,
             max_output: MAX_OUTPUT,
+            extras: ProgramExtras::default(),
         }
     }
 }

@@ -7,6 +7,7 @@
 mod daytona;
 mod doors;
 mod e2b;
+mod judge0;
 mod native;
 mod openapi;
 mod piston;
@@ -203,6 +204,10 @@ fn find<'a>(method: &Method, path: &'a str) -> Result<(&'static RouteEntry, Path
     if let Some(rest) = path.strip_prefix("api/") {
         return doors::find(method, path, rest);
     }
+    if path.starts_with("judge0/") {
+        let path = path.strip_suffix('/').unwrap_or(path);
+        return found(&judge0::ROUTES, method, path).map_err(|missing| missing.refusal(method));
+    }
     found(&e2b::ROUTES, method, path).map_err(|missing| refused::of_e2b(method, path, missing))
 }
 
@@ -294,6 +299,19 @@ mod tests {
             (Method::GET, "//sandboxes/i1", "E2bGetSandbox", ["i1", "", ""]),
             (Method::GET, "/sandboxes/", "E2bGetSandbox", ["", "", ""]),
             (Method::GET, "/templates/aliases/a", "E2bFindTemplate", ["a", "", ""]),
+            (Method::GET, "/judge0/submissions/batch", "Judge0GetBatch", ["", "", ""]),
+            (
+                Method::GET,
+                "//judge0/submissions/b/",
+                "Judge0GetSubmission",
+                ["b", "", ""],
+            ),
+            (
+                Method::GET,
+                "/api/toolbox/i1/process/pty/create-connect",
+                "DaytonaCreateConnectedTerminal",
+                ["i1", "", ""],
+            ),
         ] {
             let (route, found) = find(&method, path).unwrap();
             assert_eq!((route.operation, found), (operation, segments), "{method} {path}");
@@ -328,6 +346,11 @@ mod tests {
             (404, Method::GET, "/v9/sandboxes"),
             (404, Method::POST, "/v2/sandboxes/i1/pause"),
             (404, Method::GET, "/sandboxes/i1/pause/now"),
+            (404, Method::GET, "/judge0"),
+            (404, Method::GET, "/submissions"),
+            (405, Method::PUT, "/judge0/submissions/a"),
+            (405, Method::POST, "/api/v2/connect"),
+            (405, Method::POST, "/api/toolbox/i1/process/interpreter/execute"),
         ] {
             let refusal = find(&method, path).unwrap_err();
             assert_eq!(refusal.status.as_u16(), status, "{method} {path}");

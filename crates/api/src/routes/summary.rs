@@ -2,7 +2,7 @@
 
 use offleash_daemon::Scope;
 
-use super::{RouteEntry, RouteHandler, daytona, e2b, native, piston};
+use super::{RouteEntry, RouteHandler, daytona, e2b, judge0, native, piston};
 
 /// What there is to say about a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,13 +44,13 @@ impl RouteSummary {
     }
 }
 
-/// Every route: those of E2B's control plane, of Piston and of Daytona, then those of the native REST.
+/// Every route: those of E2B's control plane, of Piston, of Daytona and of Judge0, then those of the native REST.
 pub fn route_summaries() -> Vec<RouteSummary> {
     all().map(RouteSummary::of).collect()
 }
 
 /// The same, as they are answered.
 pub(super) fn all() -> impl Iterator<Item = &'static RouteEntry> {
-    let doors = piston::ROUTES.iter().chain(&daytona::ROUTES);
+    let doors = piston::ROUTES.iter().chain(&daytona::ROUTES).chain(&judge0::ROUTES);
     e2b::ROUTES.iter().chain(doors).chain(&native::ROUTES)
 }

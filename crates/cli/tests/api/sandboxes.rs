@@ -36,7 +36,7 @@ pub(crate) fn run(server: &Server, key: &str, id: &str, line: &str) -> String {
 
 /// What every route of Daytona's takes that has a body.
 const DAYTONA_BODY: &str = r#"{"command":"true","code":"1","sessionId":"s","labels":{},"name":"n","path":"p","paths":["p"],
-    "files":["p"],"pattern":"p","newValue":"","key":"k","value":"v","url":"u","author":"a","email":"e","data":""}"#;
+    "files":["p"],"pattern":"p","newValue":"","key":"k","value":"v","url":"u","author":"a","email":"e","data":"","id":"t","cols":80,"rows":24}"#;
 
 #[test]
 fn a7_another_keys_sandbox_does_not_exist_on_any_route() {
@@ -67,6 +67,7 @@ fn a7_another_keys_sandbox_does_not_exist_on_any_route() {
         ("POST /v2/sandboxes/ID/connect", "{}"),
         ("PUT /sandboxes/ID/network", "{}"),
         ("PUT /v1/sandboxes/ID/policy", "{}"),
+        ("PUT /v1/sandboxes/ID/metadata", "{\"metadata\":{}}"),
         ("POST /v1/sandboxes/ID/run", "{\"shell\":\"true\"}"),
         ("POST /v1/sandboxes/ID/execute", "{\"code\":\"1\"}"),
         ("GET /v1/sandboxes/ID/contexts", ""),
@@ -86,7 +87,14 @@ fn a7_another_keys_sandbox_does_not_exist_on_any_route() {
         if !route.path.starts_with("/api/") || !route.path.contains("{id}") {
             continue;
         }
-        let others = ["{minutes}", "{port}", "{session}", "{command}"];
+        let others = [
+            "{minutes}",
+            "{port}",
+            "{session}",
+            "{command}",
+            "{terminal}",
+            "{context}",
+        ];
         let path = others
             .iter()
             .fold(route.path.replace("{id}", &id), |path, other| path.replace(other, "1"));

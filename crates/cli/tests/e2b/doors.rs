@@ -40,6 +40,17 @@ fn a_client_of_piston_works_unchanged() {
     assert_works_in_python("python_piston", include_str!("python/door_piston.py"));
 }
 
+#[test]
+fn a_client_of_judge0_works_unchanged() {
+    assert_works_in_python("python_judge0", include_str!("python/door_judge0.py"));
+}
+
+/// The client of WebSockets is one that an SDK brings.
+#[test]
+fn programs_of_piston_are_talked_with_over_a_web_socket() {
+    assert_works_in_python("python_daytona", include_str!("python/door_piston_connect.py"));
+}
+
 /// What no client asks for: limits, names that lead elsewhere, output without end.
 #[test]
 fn programs_that_mean_no_good_leave_nothing() {

@@ -59,6 +59,7 @@ impl Kit {
         let inside = match name {
             "python_mcp" => "mcp",
             "python_daytona" => "daytona",
+            "python_judge0" => "judge0",
             "python_piston" => "piston_rspy",
             "javascript_daytona" => "node_modules/@daytona/sdk",
             _ if python => "e2b",

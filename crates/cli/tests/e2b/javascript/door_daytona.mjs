@@ -22,7 +22,20 @@ const kept = await sandbox.process.executeSessionCommand('work', { command: 'ech
 assert.deepEqual([kept.exitCode, kept.stdout, kept.stderr], [0, '/tmp yes\n', 'bad\n'])
 const logs = await sandbox.process.getSessionCommandLogs('work', kept.cmdId)
 assert.equal(logs.stdout, '/tmp yes\n')
+const begun = await sandbox.process.executeSessionCommand('work', { command: 'echo one; sleep 0.2; echo two; echo bad >&2', runAsync: true })
+const heard = { out: '', err: '' }
+await sandbox.process.getSessionCommandLogs('work', begun.cmdId, (text) => { heard.out += text }, (text) => { heard.err += text })
+assert.deepEqual(heard, { out: 'one\ntwo\n', err: 'bad\n' })
 await sandbox.process.deleteSession('work')
+
+let shown = ''
+const terminal = await sandbox.process.createPty({ id: 'one', envs: { A: 'b' }, cols: 100, rows: 30, onData: (data) => { shown += Buffer.from(data) } })
+await terminal.sendInput('stty size; echo $A-$TERM; exit 7\n')
+assert.equal((await terminal.wait()).exitCode, 7)
+assert.ok(shown.includes('30 100') && shown.includes('b-xterm-256color'), shown)
+const ran = await sandbox.codeInterpreter.runCode('x = 6\nprint(x * 7)')
+assert.deepEqual([ran.stdout, ran.error], ['42\n', undefined])
+assert.equal((await sandbox.codeInterpreter.runCode('y')).error.name, 'NameError')
 
 const large = Buffer.alloc(2 << 20, 'ä')
 await sandbox.fs.uploadFiles([

@@ -1,5 +1,6 @@
 """Daytona's SDK, unchanged, against the door that speaks its API."""
 
+import asyncio
 import os
 import time
 
@@ -7,12 +8,15 @@ from daytona import (
     CreateSandboxFromSnapshotParams,
     Daytona,
     DaytonaConfig,
+    DaytonaConflictError,
     DaytonaError,
     DaytonaNotFoundError,
+    DaytonaTimeoutError,
     FileUpload,
     ListSandboxesQuery,
     SessionExecuteRequest,
 )
+from daytona.common.pty import PtySize
 
 url, key = os.environ["E2B_API_URL"], os.environ["E2B_API_KEY"]
 
@@ -90,6 +94,77 @@ def keeps_sessions(sandbox):
     refused(process.get_session, "short", kind=DaytonaNotFoundError)
     for name in ["../x", "a/b", "a'b"]:
         assert refused(process.create_session, name).status_code == 400, name
+
+
+def follows_logs(sandbox):
+    """What a command writes, as it does."""
+    process = sandbox.process
+    process.create_session("followed")
+
+    def followed(line):
+        begun = process.execute_session_command("followed", SessionExecuteRequest(command=line, run_async=True))
+        out, err = [], []
+        asyncio.run(process.get_session_command_logs_async("followed", begun.cmd_id, out.append, err.append))
+        return "".join(out), "".join(err), begun.cmd_id
+
+    text = "ä" * 40_000
+    out, err, command = followed(f"echo one; echo bad >&2; sleep 0.2; echo two; printf {text}; (exit 4)")
+    assert (out, err) == (f"one\ntwo\n{text}", "bad\n"), (out[:20], err)
+    assert process.get_session_command("followed", command).exit_code == 4
+    # The end of the shell is that of its command.
+    assert followed("echo bye; sleep 0.2; exit 3")[:2] == ("bye\n", "")
+    refused(process.get_session, "followed", kind=DaytonaNotFoundError)
+
+
+def has_terminals(sandbox):
+    """A shell that is typed into."""
+    process = sandbox.process
+
+    def until(handle, wanted):
+        shown = b""
+        for piece in handle:
+            shown += piece
+            if wanted in shown:
+                return
+        raise AssertionError(shown)
+
+    terminal = process.create_pty_session("one", cwd="/tmp", envs={"A": "b c"}, pty_size=PtySize(cols=100, rows=30))
+    shown = []
+    terminal.send_input("stty size; echo $A-$PWD; exit 7\n")
+    result = terminal.wait(shown.append)
+    assert result.exit_code == 7, result
+    assert b"30 100" in b"".join(shown) and b"b c-/tmp" in b"".join(shown), shown
+    kept = process.create_pty_session("kept")
+    assert [one.id for one in process.list_pty_sessions()] == ["kept"]
+    refused(process.create_pty_session, "kept", kind=DaytonaConflictError)
+    kept.resize(PtySize(cols=132, rows=50))
+    kept.disconnect()
+    again = process.connect_pty_session("kept")
+    again.send_input("stty size\n")
+    until(again, b"50 132")
+    info = process.get_pty_session_info("kept")
+    assert (info.cols, info.rows, info.active, info.cwd) == (132, 50, True, sandbox.get_work_dir()), info
+    again.kill()
+    assert again.wait().exit_code == 137
+    refused(process.get_pty_session_info, "kept", kind=DaytonaNotFoundError)
+    for name in ["../x", "a/b"]:
+        assert refused(process.create_pty_session, name).status_code == 400, name
+
+
+def keeps_contexts(sandbox):
+    """Code that keeps its state."""
+    interpreter = sandbox.code_interpreter
+    heard = []
+    told = interpreter.run_code("x = 41; import sys; print(x); print('bad', file=sys.stderr)", on_stdout=lambda it: heard.append(it.output))
+    assert (told.stdout, told.stderr, told.error, heard) == ("41\n", "bad\n", None, ["41\n"]), told
+    assert interpreter.run_code("import os; print(x + 1, os.environ['A'])", envs={"A": "b"}).stdout == "42 b\n"
+    context = interpreter.create_context("/tmp")
+    assert [one.id for one in interpreter.list_contexts()] == [context.id]
+    told = interpreter.run_code("import os; print(os.getcwd()); x", context=context)
+    assert (told.stdout, told.error.name) == ("/tmp\n", "NameError"), told
+    refused(lambda: interpreter.run_code("import time; time.sleep(60)", timeout=1), kind=DaytonaTimeoutError)
+    interpreter.delete_context(context)
+    refused(lambda: interpreter.run_code("1", context=context))
 
 
 def moves_files(sandbox):
@@ -182,7 +257,7 @@ def ends(daytona, sandbox):
 
 daytona = Daytona(DaytonaConfig(api_key=key, api_url=f"{url}/api", target="us"))
 sandbox = lives(daytona)
-for part in [runs, keeps_sessions, moves_files, works_with_git, refuses]:
+for part in [runs, keeps_sessions, follows_logs, has_terminals, keeps_contexts, moves_files, works_with_git, refuses]:
     began = time.monotonic()
     part(sandbox)
     print(part.__name__, round(time.monotonic() - began, 2), flush=True)
