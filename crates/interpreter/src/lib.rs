@@ -22,5 +22,5 @@ pub mod protocol;
 pub mod result;
 mod run;
 pub mod state;
-mod text;
+pub mod text;
 pub mod zygote;

@@ -2,14 +2,14 @@
 
 /// Makes text of pieces of UTF-8 that may be divided anywhere; what is no UTF-8 becomes U+FFFD.
 #[derive(Debug, Default)]
-pub(crate) struct Utf8Pieces {
+pub struct Utf8Pieces {
     /// The beginning of a character that is not whole.
     begun: Vec<u8>,
 }
 
 impl Utf8Pieces {
     /// The text of all characters that are whole now.
-    pub(crate) fn push(&mut self, bytes: &[u8]) -> String {
+    pub fn push(&mut self, bytes: &[u8]) -> String {
         let mut all = std::mem::take(&mut self.begun);
         all.extend_from_slice(bytes);
         let mut text = String::with_capacity(all.len());
@@ -35,7 +35,7 @@ impl Utf8Pieces {
     }
 
     /// What is left when no more comes.
-    pub(crate) fn finish(&mut self) -> String {
+    pub fn finish(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.begun)).into_owned()
     }
 }

@@ -17,6 +17,7 @@ mod socket;
 pub(crate) mod terminals;
 mod toolbox;
 pub(crate) mod transfer;
+pub(crate) mod volumes;
 
 use http::{Response, StatusCode};
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::http::time;
 
 /// The one place where sandboxes are, in the words of who may have several.
-const TARGET: &str = "local";
+pub(super) const TARGET: &str = "local";
 const MIB_PER_GIB: u64 = 1024;
 
 /// A sandbox that is to be made.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::Response;
 use offleash_core::exec::OutputStream;
+use offleash_interpreter::text::Utf8Pieces;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::time::timeout;
 
@@ -180,11 +181,12 @@ impl ClientSide {
             mut waiting,
         } = self;
         waiting.retain(|bytes| !bytes.is_empty());
+        let mut written = WrittenText::default();
         loop {
             let hears = waiting.is_empty();
             tokio::select! {
                 event = told.recv() => match event {
-                    Some(event) => tell(socket, event).await?,
+                    Some(event) => tell(socket, &mut written, event).await?,
                     None => return Ok(()),
                 },
                 room = bytes.reserve(), if !hears => {
@@ -229,30 +231,48 @@ fn meant(message: ClientMessage) -> Result<ClientWish, TalkEnd> {
     }
 }
 
-async fn tell(socket: &mut WebSocket, event: ProgramEvent) -> Result<(), SocketGone> {
+/// What both streams wrote, as text in which characters are whole.
+#[derive(Debug, Default)]
+struct WrittenText {
+    stdout: Utf8Pieces,
+    stderr: Utf8Pieces,
+}
+
+/// Tells of an event.
+async fn tell(socket: &mut WebSocket, written: &mut WrittenText, event: ProgramEvent) -> Result<(), SocketGone> {
     let name = |stage| match stage {
         StageName::Compile => "compile",
         StageName::Run => "run",
     };
-    let message = match event {
-        ProgramEvent::Began(stage) => ServerMessage::Stage { stage: name(stage) },
-        ProgramEvent::Wrote(stream, bytes) => ServerMessage::Data {
-            stream: match stream {
-                OutputStream::Stdout => "stdout",
-                OutputStream::Stderr => "stderr",
-            },
-            data: crate::commands::output_text(bytes),
-        },
+    match event {
+        ProgramEvent::Began(stage) => say(socket, &ServerMessage::Stage { stage: name(stage) }).await,
+        ProgramEvent::Wrote(OutputStream::Stdout, bytes) => {
+            let text = written.stdout.push(&bytes);
+            tell_text(socket, "stdout", text).await
+        }
+        ProgramEvent::Wrote(OutputStream::Stderr, bytes) => {
+            let text = written.stderr.push(&bytes);
+            tell_text(socket, "stderr", text).await
+        }
         ProgramEvent::Ended(ended, outcome) => {
+            tell_text(socket, "stdout", written.stdout.finish()).await?;
+            tell_text(socket, "stderr", written.stderr.finish()).await?;
             let told = stage(*outcome);
-            ServerMessage::Exit {
+            let message = ServerMessage::Exit {
                 stage: name(ended),
                 code: told.code,
                 signal: told.signal,
                 message: told.message,
                 status: told.status,
-            }
+            };
+            say(socket, &message).await
         }
-    };
-    say(socket, &message).await
+    }
+}
+
+async fn tell_text(socket: &mut WebSocket, stream: &'static str, data: String) -> Result<(), SocketGone> {
+    match data.is_empty() {
+        true => Ok(()),
+        false => say(socket, &ServerMessage::Data { stream, data }).await,
+    }
 }

@@ -1,7 +1,9 @@
 //! The routes of Daytona's API: of sandboxes, and below `/api/toolbox` of what is in one.
 
 use super::{CREATE, READ, RouteEntry, at_once, route};
-use crate::daytona::{MAX_CODE_BODY, contexts, files, git, ports, process, sandboxes, sessions, terminals, transfer};
+use crate::daytona::{
+    MAX_CODE_BODY, contexts, files, git, ports, process, sandboxes, sessions, terminals, transfer, volumes,
+};
 use crate::http::json::MAX_BODY;
 
 /// No body is read.
@@ -11,7 +13,7 @@ const BODY: Option<usize> = Some(MAX_BODY);
 /// A body with code or a command in it.
 const CODE: Option<usize> = Some(MAX_CODE_BODY);
 
-pub(super) static ROUTES: [RouteEntry; 72] = [
+pub(super) static ROUTES: [RouteEntry; 77] = [
     route!("DaytonaCreateSandbox", POST "/api/sandbox", CREATE, BODY,
         "Makes a sandbox; it stops after 15 minutes in which nobody uses it, if nothing is said.",
         None,
@@ -72,6 +74,26 @@ pub(super) static ROUTES: [RouteEntry; 72] = [
         "Says where the toolbox of a sandbox is reached.",
         None,
         |call| Box::pin(sandboxes::toolbox(call.asked, call.first()))),
+    route!("DaytonaCreateVolume", POST "/api/volumes", CREATE, BODY,
+        "Makes a volume.",
+        None,
+        |call| Box::pin(volumes::create(call.asked, call.body))),
+    route!("DaytonaListVolumes", GET "/api/volumes", READ, NO_BODY,
+        "Lists volumes.",
+        None,
+        |call| Box::pin(volumes::list(call.asked))),
+    route!("DaytonaGetVolume", GET "/api/volumes/{volume}", READ, NO_BODY,
+        "Shows a volume.",
+        None,
+        |call| Box::pin(volumes::get(call.asked, call.first()))),
+    route!("DaytonaGetNamedVolume", GET "/api/volumes/by-name/{name}", READ, NO_BODY,
+        "Shows a volume, by its name.",
+        None,
+        |call| Box::pin(volumes::get(call.asked, call.first()))),
+    route!("DaytonaDeleteVolume", DELETE "/api/volumes/{volume}", CREATE, NO_BODY,
+        "Removes a volume with what is in it.",
+        None,
+        |call| Box::pin(volumes::delete(call.asked, call.first()))),
     route!("DaytonaHome", GET "/api/toolbox/{id}/user-home-dir", CREATE, NO_BODY,
         "Says where the home of a sandbox's user is.",
         None,

@@ -12,12 +12,11 @@ const PISTON: &str = "v2/";
 const PISTON_PUBLIC: &str = "v2/piston/";
 
 /// Parts of Daytona's API that nothing answers, by what begins them, and of what that is said.
-const UNSUPPORTED: [(&str, &str); 12] = [
+const UNSUPPORTED: [(&str, &str); 11] = [
     (
         "snapshots",
         "lists and builds of snapshots by this API (E2B's has them) are",
     ),
-    ("volumes", "volumes by this API (E2B's has them) are"),
     ("object-storage", "archives of build contexts by this API are"),
     ("secret", "secrets by this API are"),
     ("warm-pools", "warm pools by this API (the configuration has them) are"),

@@ -16,10 +16,12 @@ fn routes_document() -> String {
         .into_iter()
         .partition(|route| route.path.starts_with("/v1/"));
     let (doors, e2b): (Vec<_>, Vec<_>) = others.into_iter().partition(|route| route.path.starts_with("/api/"));
+    let (judge0, e2b): (Vec<_>, Vec<_>) = e2b.into_iter().partition(|route| route.path.starts_with("/judge0/"));
     let (piston, daytona): (Vec<_>, Vec<_>) = doors.into_iter().partition(|route| route.path.starts_with("/api/v2/"));
     table(&mut text, "The control plane of E2B", &e2b);
     table(&mut text, "Piston's API", &piston);
     table(&mut text, "Daytona's API", &daytona);
+    table(&mut text, "Judge0's API", &judge0);
     table(&mut text, "The native REST", &native);
     text.push_str("\n`GET /v1/openapi.json` describes what these take and answer.\n");
     text

@@ -42,7 +42,7 @@ tables! {
         log: LogArg = "`errors`",
         /// Ask for an `admin` key on `/metrics` of programs on this machine, too.
         metrics_need_key: bool = "`false`",
-        /// Templates in whose languages programs are run by Piston's API, beside those of the base.
+        /// Templates in whose languages programs are run by Piston's and Judge0's APIs, beside those of the base.
         language_templates: Vec<String> = "`[]`",
         /// Connections at a time; the owner's own socket has 1,024 more.
         max_connections: usize = "`16384`",

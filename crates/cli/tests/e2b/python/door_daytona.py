@@ -15,6 +15,7 @@ from daytona import (
     FileUpload,
     ListSandboxesQuery,
     SessionExecuteRequest,
+    VolumeMount,
 )
 from daytona.common.pty import PtySize
 
@@ -167,6 +168,21 @@ def keeps_contexts(sandbox):
     refused(lambda: interpreter.run_code("1", context=context))
 
 
+def has_volumes(sandbox):
+    """What outlives sandboxes."""
+    refused(daytona.volume.get, "kept", kind=DaytonaNotFoundError)
+    volume = daytona.volume.get("kept", create=True)
+    assert (volume.state, daytona.volume.get("kept").id) == ("ready", volume.id), volume
+    assert [one.name for one in daytona.volume.list()] == ["kept"]
+    mounts = [VolumeMount(volume_id=volume.id, mount_path="/data")]
+    for command, answer in [("echo there >/data/a", ""), ("cat /data/a", "there\n")]:
+        other = daytona.create(CreateSandboxFromSnapshotParams(volumes=mounts))
+        assert other.process.exec(command).result == answer
+        other.delete()
+    daytona.volume.delete(volume)
+    assert daytona.volume.list() == []
+
+
 def moves_files(sandbox):
     """In, out, searched and changed."""
     fs = sandbox.fs
@@ -257,7 +273,7 @@ def ends(daytona, sandbox):
 
 daytona = Daytona(DaytonaConfig(api_key=key, api_url=f"{url}/api", target="us"))
 sandbox = lives(daytona)
-for part in [runs, keeps_sessions, follows_logs, has_terminals, keeps_contexts, moves_files, works_with_git, refuses]:
+for part in [runs, keeps_sessions, follows_logs, has_terminals, keeps_contexts, has_volumes, moves_files, works_with_git, refuses]:
     began = time.monotonic()
     part(sandbox)
     print(part.__name__, round(time.monotonic() - began, 2), flush=True)

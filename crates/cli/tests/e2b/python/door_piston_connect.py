@@ -59,6 +59,9 @@ assert (exit_of(told)["code"], exit_of(told)["signal"], exit_of(told)["stage"]) 
 assert end == (4999, "Job Completed"), end
 told, end = talk(init("trap 'echo trapped; exit 5' TERM; echo ready; while :; do read -t 1 line; done"), after=stop_it)
 assert (written(told), exit_of(told)["code"]) == ("ready\ntrapped\n", 5), told
+# No character is divided.
+told, _ = talk(init("print('ä' * 200_000)", language="python"))
+assert written(told) == "ä" * 200_000 + "\n", len(written(told))
 # Limits are those of other runs.
 told, _ = talk(init("read line", run_timeout=300))
 assert (exit_of(told)["signal"], exit_of(told)["status"]) == ("SIGKILL", "TO"), told
