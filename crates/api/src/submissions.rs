@@ -341,7 +341,7 @@ mod tests {
         other.unwrap();
         store.finish(&all[0], accepted());
         store.finish(&all[1], accepted());
-        let large = store.add("a", program(MAX_BYTES_OF_KEY - 100)).unwrap();
+        let large = store.add("a", program(MAX_BYTES_OF_KEY + 2 - MAX_WAITING)).unwrap();
         assert!(store.find("a", &all[0].token).is_none(), "the oldest made room");
         assert!(store.find("a", &all[1].token).is_none(), "and the next");
         assert!(store.find("a", &all[2].token).is_some(), "nothing that waits did");

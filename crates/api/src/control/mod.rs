@@ -27,7 +27,7 @@ use crate::http::failure;
 use crate::http::large::LargeAnswers;
 use crate::http::peer::ClientConnection;
 use crate::journal::Journal;
-use crate::languages::RuntimeCatalog;
+use crate::languages::{CatalogReader, RuntimeCatalog};
 use crate::submissions::SubmissionStore;
 
 /// The daemon, as the APIs reach it.
@@ -132,6 +132,14 @@ impl ApiRequest<'_> {
 
     pub(crate) fn journal(&self) -> &dyn Journal {
         &*self.control.journal
+    }
+
+    /// Who asks which languages there are.
+    pub(crate) fn catalog_reader(&self) -> CatalogReader<'_> {
+        CatalogReader {
+            daemon: self.daemon(),
+            journal: self.journal(),
+        }
     }
 
     /// The domain that SDKs are to build host names with.

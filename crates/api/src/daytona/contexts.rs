@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::process::MAX_SECONDS;
-use super::{MAX_CODE_BODY, done, socket};
+use super::socket::{self, NORMAL, REFUSED, WENT_WRONG};
+use super::{MAX_CODE_BODY, done};
 use crate::cells::{CellEvents, CellOutcome, CellTarget, RenderedEnd, RenderedEvent, context_refusal, language};
 use crate::control::{ApiRequest, LastingRequest};
 use crate::http::answer::{self, ApiRefusal};
@@ -30,10 +31,7 @@ const CODE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long code may take if nothing is said, as Daytona has it, in seconds.
 const USUAL_SECONDS: u64 = 600;
 
-/// How a conversation ends, as WebSockets number it; the last is Daytona's own.
-const NORMAL: u16 = 1000;
-const REFUSED: u16 = 1008;
-const WENT_WRONG: u16 = 1011;
+/// How a conversation ends whose code took too long, as Daytona numbers it.
 const TIMED_OUT: u16 = 4008;
 
 #[derive(Debug, Default, Deserialize)]

@@ -8,7 +8,7 @@ use offleash_supervisor::service::error::SupervisorError;
 use offleash_supervisor::service::files::{FileChannel, FileWatch};
 use offleash_supervisor::service::message::Selector;
 
-use super::socket;
+use super::socket::{self, NORMAL, WENT_WRONG};
 use super::toolbox::Toolbox;
 use crate::control::ApiRequest;
 use crate::http::answer::ApiRefusal;
@@ -21,10 +21,6 @@ const STREAMS: [(&str, [u8; 3]); 2] = [("stdout", [1; 3]), ("stderr", [2; 3])];
 const MAX_TURN: u64 = 1024 * 1024;
 /// What a client may say in a message: nobody listens.
 const MAX_SAID: usize = 4096;
-
-/// How a conversation ends, as WebSockets number it.
-const NORMAL: u16 = 1000;
-const WENT_WRONG: u16 = 1011;
 
 /// Answers a request for the logs of the command in `place`, of the session whose shell is `shell`.
 pub(super) async fn follow(

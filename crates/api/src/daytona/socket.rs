@@ -9,6 +9,11 @@ pub(super) const EXIT_CONTROL: &str = "X-Daytona-Pty-Exit-Control";
 /// What variables of a terminal come behind: they may be secrets, and are never said again.
 pub(super) const ENVS: &str = "X-Daytona-Pty-Envs~";
 
+/// How a conversation ends, as WebSockets number it (RFC 6455, section 7.4.1).
+pub(super) const NORMAL: u16 = 1000;
+pub(super) const REFUSED: u16 = 1008;
+pub(super) const WENT_WRONG: u16 = 1011;
+
 /// The WebSocket that a request asks for. A client that offers words is answered one of them, or it would not go on.
 ///
 /// # Errors

@@ -21,7 +21,7 @@ use super::done;
 use super::files::contents;
 use super::process::write;
 use super::sessions::{DIRECTORY, SIGKILL, checked};
-use super::socket::{self, ENVS, EXIT_CONTROL};
+use super::socket::{self, ENVS, EXIT_CONTROL, NORMAL, WENT_WRONG};
 use super::toolbox::{ToolCommand, Toolbox};
 use crate::control::ApiRequest;
 use crate::http::answer::{self, ApiRefusal};
@@ -45,9 +45,6 @@ const MAX_SIDE: u16 = 1000;
 const MAX_TYPED: usize = 1024 * 1024;
 /// What is typed is for a terminal of this kind.
 const TERM: &str = "xterm-256color";
-
-const NORMAL: u16 = 1000;
-const WENT_WRONG: u16 = 1011;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]

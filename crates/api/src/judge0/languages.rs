@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::languages::LanguageRuntime;
+use crate::languages::{LanguageRuntime, OWN_SCRIPTS};
 
 /// A language of Judge0's: what we call it, its numbers and the file that its program is.
 #[derive(Debug, Clone, Copy)]
@@ -101,6 +101,14 @@ static NUMBERED: [NumberedLanguage; 14] = [
     },
 ];
 
+/// Programs of several files, which bring scripts that compile and run them.
+const MULTI_FILE: NumberedLanguage = NumberedLanguage {
+    numbers: &[89],
+    name: "bash",
+    shown: "Multi-file program",
+    file: "",
+};
+
 /// A language that can be asked for.
 #[derive(Debug, Clone)]
 pub(super) struct OfferedLanguage {
@@ -126,11 +134,17 @@ pub(super) struct LanguageDetails {
 }
 
 impl OfferedLanguage {
+    /// Whether its programs are their additional files alone.
+    pub(super) fn brings_scripts(&self) -> bool {
+        self.runtime.language == &OWN_SCRIPTS
+    }
+
     pub(super) fn answer(&self) -> LanguageAnswer {
-        LanguageAnswer {
-            id: self.number,
-            name: format!("{} ({})", self.known.shown, self.runtime.version),
-        }
+        let name = match self.brings_scripts() {
+            true => self.known.shown.to_owned(),
+            false => format!("{} ({})", self.known.shown, self.runtime.version),
+        };
+        LanguageAnswer { id: self.number, name }
     }
 
     pub(super) fn details(&self) -> LanguageDetails {
@@ -163,6 +177,17 @@ pub(super) fn offered(all: &[LanguageRuntime]) -> Vec<OfferedLanguage> {
             }));
         }
     }
+    if let Some(bash) = newest(MULTI_FILE.name) {
+        let runtime = LanguageRuntime {
+            language: &OWN_SCRIPTS,
+            ..bash.clone()
+        };
+        offered.extend(MULTI_FILE.numbers.iter().map(|number| OfferedLanguage {
+            number: *number,
+            known: MULTI_FILE,
+            runtime: runtime.clone(),
+        }));
+    }
     offered.sort_by_key(|one| one.number);
     offered
 }
@@ -174,7 +199,12 @@ mod tests {
 
     #[test]
     fn every_number_is_one_language_that_there_can_be() {
-        let mut numbers: Vec<i64> = NUMBERED.iter().flat_map(|one| one.numbers).copied().collect();
+        let mut numbers: Vec<i64> = NUMBERED
+            .iter()
+            .chain([&MULTI_FILE])
+            .flat_map(|one| one.numbers)
+            .copied()
+            .collect();
         let count = numbers.len();
         numbers.sort_unstable();
         numbers.dedup();

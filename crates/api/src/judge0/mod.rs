@@ -27,7 +27,7 @@ use crate::http::answer::{self, ApiRefusal};
 use crate::http::body::Body;
 use crate::http::json::RequestBody;
 use crate::http::query;
-use crate::languages::{CatalogReader, Program, ProgramOutcome, StageOutcome, StageStatus};
+use crate::languages::{Program, ProgramOutcome, StageOutcome, StageStatus};
 use crate::submissions::{JudgedOutcome, Submission, SubmissionError, SubmissionProgress, Verdict};
 
 /// The most that the body of a submission may have, and of several.
@@ -80,12 +80,7 @@ pub(crate) async fn language(asked: &ApiRequest<'_>, given: &str) -> Result<Resp
 }
 
 async fn all(asked: &ApiRequest<'_>) -> Result<Vec<OfferedLanguage>, ApiRefusal> {
-    let reader = CatalogReader {
-        daemon: asked.daemon(),
-        caller: &asked.caller,
-        journal: asked.journal(),
-    };
-    let all = asked.control.languages().all(reader).await;
+    let all = asked.control.languages().all(asked.catalog_reader()).await;
     Ok(offered(&all.map_err(|failed| asked.failed(&failed))?))
 }
 

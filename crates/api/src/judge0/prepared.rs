@@ -116,8 +116,10 @@ pub(super) fn prepared(
 ) -> Result<PreparedSubmission, ApiRefusal> {
     refuse_others(new)?;
     let source = bytes("source_code", new.source_code.as_deref(), is_base64)?;
-    let source = source.filter(|source| !source.is_empty());
-    let source = source.ok_or_else(|| wrong("source_code", "there must be some"))?;
+    let source = source.unwrap_or_default();
+    if source.is_empty() && !language.brings_scripts() {
+        return Err(wrong("source_code", "there must be some"));
+    }
     let stdin = bytes("stdin", new.stdin.as_deref(), is_base64)?;
     if stdin.as_ref().is_some_and(|stdin| stdin.len() > MAX_STDIN) {
         return Err(wrong("stdin", format_args!("it may have {MAX_STDIN} bytes")));
@@ -128,8 +130,15 @@ pub(super) fn prepared(
         Some(archive) => archive::files(archive).map_err(|error| wrong("additional_files", error))?,
         None => Vec::new(),
     };
-    let main = ProgramFile::code(language.known.file.to_owned(), source.clone());
-    files.push(main.map_err(|error| wrong("source_code", error))?);
+    if language.brings_scripts() {
+        let has_run = files.iter().any(|file| file.is_called("run"));
+        if !has_run {
+            return Err(wrong("additional_files", "there must be a script called `run`"));
+        }
+    } else {
+        let main = ProgramFile::code(language.known.file.to_owned(), source.clone());
+        files.push(main.map_err(|error| wrong("source_code", error))?);
+    }
     let options = new.compiler_options.clone().unwrap_or_default();
     if !options.is_empty() && language.runtime.language.is_interpreted() {
         return Err(wrong("compiler_options", "nothing of this language is compiled"));

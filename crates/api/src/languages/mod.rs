@@ -12,7 +12,7 @@ pub(crate) use self::program::{
     Program, ProgramEvent, ProgramExtras, ProgramFile, ProgramOutcome, ProgramWatcher, StageLimits, StageName,
     StageOutcome, StageStatus,
 };
-pub(crate) use self::table::{LanguageEntry, find as find_language};
+pub(crate) use self::table::{LanguageEntry, OWN_SCRIPTS, find as find_language};
 pub(crate) use self::version::{RuntimeVersion, VersionSelector};
 
 /// A language as it is at one place.

@@ -63,6 +63,11 @@ impl ProgramFile {
         Self::named(name, contents, false)
     }
 
+    /// Whether that is its name.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        self.name == name
+    }
+
     fn named(name: String, contents: Vec<u8>, is_code: bool) -> Result<Self, ProgramFileError> {
         let leads_elsewhere = |part: &str| part.is_empty() || part == "." || part == "..";
         if name.contains('\0') || name.len() > MAX_NAME_LENGTH || name.split('/').any(leads_elsewhere) {

@@ -156,6 +156,12 @@ pub(super) static LANGUAGES: [LanguageEntry; 15] = [
     ),
 ];
 
+/// Programs that bring scripts of Bash by which they are compiled and run. Nobody finds them by a name.
+pub(crate) static OWN_SCRIPTS: LanguageEntry = LanguageEntry {
+    compile: Some("[ ! -e compile ] || exec bash ./compile"),
+    ..script("own-scripts", &[], "sh", "true", "exec bash ./run \"$@\"")
+};
+
 /// The language that goes by this name.
 pub(crate) fn find(name: &str) -> Option<&'static LanguageEntry> {
     LANGUAGES.iter().find(|language| language.goes_by(name))

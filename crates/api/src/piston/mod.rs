@@ -19,8 +19,7 @@ use crate::http::answer::{self, ApiRefusal};
 use crate::http::body::Body;
 use crate::http::json::RequestBody;
 use crate::languages::{
-    CatalogReader, LanguageRuntime, Program, ProgramExtras, ProgramFile, StageLimits, StageOutcome, StageStatus,
-    VersionSelector,
+    LanguageRuntime, Program, ProgramExtras, ProgramFile, StageLimits, StageOutcome, StageStatus, VersionSelector,
 };
 
 /// The most that a job's body may have.
@@ -84,7 +83,7 @@ async fn program(asked: &ApiRequest<'_>, job: NewJob) -> Result<Program, ApiRefu
     let found = asked
         .control
         .languages()
-        .find(reader(asked), &language, &version.1)
+        .find(asked.catalog_reader(), &language, &version.1)
         .await;
     let runtime = found.map_err(|failed| asked.failed(&failed))?.ok_or_else(|| {
         let unknown = format!("{}-{}", language.escape_debug(), version.0.escape_debug());
@@ -96,15 +95,8 @@ async fn program(asked: &ApiRequest<'_>, job: NewJob) -> Result<Program, ApiRefu
 }
 
 async fn all(asked: &ApiRequest<'_>) -> Result<Vec<LanguageRuntime>, ApiRefusal> {
-    let all = asked.control.languages().all(reader(asked)).await;
+    let all = asked.control.languages().all(asked.catalog_reader()).await;
     all.map_err(|failed| asked.failed(&failed))
-}
-
-fn reader<'a>(asked: &'a ApiRequest<'_>) -> CatalogReader<'a> {
-    CatalogReader {
-        daemon: asked.daemon(),
-        journal: asked.journal(),
-    }
 }
 
 /// The language and the version that a job names, which it must.

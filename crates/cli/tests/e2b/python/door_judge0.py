@@ -34,6 +34,14 @@ assert [one.status for one in judged] == [Status.ACCEPTED, Status.WRONG_ANSWER],
 files = Filesystem(content=[File(name="sub/helper.py", content="WORD = 'ä'")])
 told = run("from sub.helper import WORD; print(WORD)", additional_files=files)
 assert (told.stdout, told.status) == ("ä\n", Status.ACCEPTED), told
+scripts = [File(name="compile", content="echo made >made"), File(name="run", content="cat made; echo $1")]
+told = judge0.run(
+    client=client,
+    submissions=Submission(
+        source_code="", language=LanguageAlias.MULTI_FILE, additional_files=Filesystem(content=scripts), command_line_arguments="word"
+    ),
+)
+assert (told.stdout, told.status) == ("made\nword\n", Status.ACCEPTED), told
 ENDS = [
     ("raise SystemExit(3)", {}, Status.RUNTIME_ERROR_NZEC),
     ("import os; os.kill(os.getpid(), 11)", {}, Status.RUNTIME_ERROR_SIGSEGV),
@@ -84,6 +92,7 @@ for fields in [
     {"cpu_time_limit": 15.5},
     {"memory_limit": -1},
     {"compiler_options": "-O2"},
+    {"additional_files": base64.b64encode(b"PK\5\6" + bytes(18)).decode(), "language_id": 89},
     {"additional_files": base64.b64encode(b"no archive").decode()},
 ]:
     answer = post(**fields)
