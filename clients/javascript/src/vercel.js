@@ -3,10 +3,11 @@
 // What that has and offleash has not throws `UnsupportedError` when it is asked for.
 
 import { randomBytes } from 'node:crypto'
-import { mkdir, rename, writeFile } from 'node:fs/promises'
+import { mkdir } from 'node:fs/promises'
 import { dirname, posix, resolve } from 'node:path'
 import { Readable } from 'node:stream'
 import { FileNotFoundError, InvalidArgumentError, NotFoundError, SandboxNotRunningError, UnsupportedError } from './errors.js'
+import { writeAnew } from './local.js'
 import { ALL_TRAFFIC } from './requests.js'
 import { Sandbox as Core } from './sandbox.js'
 import { Command, CommandFinished } from './vercel_command.js'
@@ -314,15 +315,13 @@ export class Sandbox {
     }
   }
 
-  /** Writes a file of the sandbox to this machine; answers its path, or `null` where there is none. */
+  /** Writes a file of the sandbox to this machine, for its owner alone; answers its path, or `null` where there is none. */
   async downloadFile(src, dst, { mkdirRecursive = false } = {}) {
     const content = await this.readFileToBuffer(src)
     if (content === null) return null
     const target = resolve(dst.cwd ?? '.', dst.path)
     if (mkdirRecursive) await mkdir(dirname(target), { recursive: true })
-    const fresh = `${target}.${randomBytes(4).toString('hex')}`
-    await writeFile(fresh, content)
-    await rename(fresh, target)
+    writeAnew(target, content)
     return target
   }
 

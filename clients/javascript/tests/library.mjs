@@ -4,7 +4,19 @@
 
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
-import { readFileSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  chownSync,
+  lstatSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  readdirSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
+import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 
@@ -56,6 +68,37 @@ cases.push([
         execFile(process.execPath, ['--input-type=module', '-e', code], (_, stdout, stderr) => resolve(stdout + stderr))
       })
     equal(await Promise.all([started(), started()]), ['hi\n\n', 'hi\n\n'])
+  },
+])
+
+cases.push([
+  "a server is started in a directory of one's own alone",
+  async () => {
+    const { ensure } = await import(new URL('daemon.js', pathToFileURL(library)))
+    const before = process.env.XDG_STATE_HOME
+    const here = mkdtempSync(join(tmpdir(), 'library-'))
+    const state = join(here, 'offleash-library')
+    mkdirSync(state, { mode: 0o700 })
+    writeFileSync(join(here, 'precious'), 'mine')
+    symlinkSync(join(here, 'precious'), join(state, 'serve.log'))
+    process.env.XDG_STATE_HOME = here
+    try {
+      await raises(offleash.DaemonError, ensure())
+      chmodSync(state, 0o770)
+      assert.match((await raises(offleash.DaemonError, ensure())).message, /can be written to/)
+      if (process.geteuid() === 0) {
+        chmodSync(state, 0o700)
+        chownSync(state, 4242, 4242)
+        assert.match((await raises(offleash.DaemonError, ensure())).message, /belongs to user 4242/)
+        chownSync(here, 4242, 4242)
+        process.env.XDG_STATE_HOME = join(here, 'new')
+        await raises(offleash.DaemonError, ensure())
+      }
+      equal([readdirSync(here), readFileSync(join(here, 'precious'), 'utf8')], [['offleash-library', 'precious'], 'mine'])
+    } finally {
+      process.env.XDG_STATE_HOME = before
+      rmSync(here, { recursive: true })
+    }
   },
 ])
 
@@ -250,6 +293,12 @@ cases.push([
     await sandbox.writeFiles([{ path: 'a/run.sh', content: '#!/bin/sh\necho ran', mode: 0o755 }, { path: '/tmp/b', content: Buffer.from([255]) }])
     equal(await (await sandbox.runCommand('./a/run.sh')).stdout(), 'ran\n')
     equal([await sandbox.readFile({ path: 'none' }), [...(await sandbox.readFileToBuffer({ path: '/tmp/b' }))]], [null, [255]])
+    // What is there is replaced, and a link is not followed.
+    const here = mkdtempSync(join(tmpdir(), 'library-'))
+    symlinkSync('/etc/passwd', join(here, 'b'))
+    equal(await sandbox.downloadFile({ path: '/tmp/b' }, { path: 'b', cwd: here }), join(here, 'b'))
+    equal([readdirSync(here), lstatSync(join(here, 'b')).mode & 0o777, [...readFileSync(join(here, 'b'))]], [['b'], 0o600, [255]])
+    rmSync(here, { recursive: true })
     const read = await sandbox.readFile({ path: 'run.sh', cwd: 'a' })
     equal(Buffer.concat(await read.toArray()).toString(), '#!/bin/sh\necho ran')
     equal([await sandbox.fs.readdir('a'), (await sandbox.fs.stat('a')).isDirectory()], [['run.sh'], true])

@@ -17,7 +17,7 @@ macro_rules! sources {
     };
 }
 
-const PYTHON: [(&str, &str); 51] = sources![
+const PYTHON: [(&str, &str); 52] = sources![
     "clients/python/scripts/make_sync.py",
     "clients/python/src/offleash/__init__.py",
     "clients/python/src/offleash/_async/__init__.py",
@@ -40,6 +40,7 @@ const PYTHON: [(&str, &str); 51] = sources![
     "clients/python/src/offleash/_errors.py",
     "clients/python/src/offleash/_execution.py",
     "clients/python/src/offleash/_frames.py",
+    "clients/python/src/offleash/_local.py",
     "clients/python/src/offleash/_models.py",
     "clients/python/src/offleash/_requests.py",
     "clients/python/src/offleash/_sync/__init__.py",
@@ -80,7 +81,7 @@ const PYTHON_CASES: [(&str, &str); 5] = sources![
     "docs/tutorials/code-interpreter.md",
 ];
 
-const JAVASCRIPT: [(&str, &str); 18] = sources![
+const JAVASCRIPT: [(&str, &str); 19] = sources![
     "clients/javascript/package.json",
     "clients/javascript/src/api.js",
     "clients/javascript/src/code.js",
@@ -91,6 +92,7 @@ const JAVASCRIPT: [(&str, &str); 18] = sources![
     "clients/javascript/src/frames.js",
     "clients/javascript/src/index.d.ts",
     "clients/javascript/src/index.js",
+    "clients/javascript/src/local.js",
     "clients/javascript/src/others.js",
     "clients/javascript/src/requests.js",
     "clients/javascript/src/sandbox.js",

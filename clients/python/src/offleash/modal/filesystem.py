@@ -12,6 +12,7 @@ from typing import Any, Callable, Iterator, List, Optional, Union
 
 from .. import _errors
 from .._async.files import AsyncFiles
+from .._local import written_anew
 from .._models import EntryInfo
 from .._models import FileType as EntryType
 from . import exception
@@ -144,20 +145,14 @@ class SandboxFilesystem:
 
     @both
     async def copy_to_local(self, remote_path: str, local_path: Union[str, "os.PathLike[str]"]) -> None:
-        """Writes a file of the sandbox to this machine."""
+        """Writes a file of the sandbox to this machine, which its owner alone can read."""
         target = Path(local_path)
-        new = target.with_name(f".{target.name}.{os.getpid()}.new")
         with _of_path(_checked(remote_path, "copy_to_local")):
             pieces = await self._files().read(remote_path, "stream", user=USER)
             target.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                with open(new, "wb") as file:
-                    async for piece in pieces:
-                        file.write(piece)
-                new.replace(target)
-            except BaseException:
-                new.unlink(missing_ok=True)
-                raise
+            with written_anew(target) as file:
+                async for piece in pieces:
+                    file.write(piece)
 
     @both
     async def list_files(self, remote_path: str) -> List[FileInfo]:
