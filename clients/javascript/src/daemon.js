@@ -9,6 +9,7 @@ import os from 'node:os'
 import path from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { DaemonError } from './errors.js'
+import { inOwnDirectory, openToAppend, writeAnew } from './local.js'
 
 /** How long a server may take to listen; one that ends first finishes its requests. */
 const START_TIMEOUT_MS = 60_000
@@ -142,35 +143,46 @@ async function startAny(socket) {
 // Starts a server and waits until it listens; answers what it said if it ended instead.
 async function start(state, socket, deadline) {
   const program = findBinary()
-  fs.mkdirSync(state, { recursive: true, mode: 0o700 })
   const config = path.join(state, 'library.toml')
-  if (!fs.existsSync(config)) {
-    // Whoever starts another server at the same time finds a whole file.
-    const written = path.join(state, `library.${process.pid}.toml`)
-    fs.writeFileSync(written, CONFIG)
-    fs.renameSync(written, config)
-  }
-  const file = path.join(state, 'serve.log')
-  const log = fs.openSync(file, 'a')
-  if (fs.fstatSync(log).size > MAX_LOG) fs.ftruncateSync(log)
-  const begin = fs.fstatSync(log).size
-  const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !MANAGED.includes(name)))
-  const words = ['-c', KEEPER, 'offleash-keeper', program, state, config, String(IDLE_SECONDS)]
-  const child = spawn('/bin/sh', words, { detached: true, stdio: ['ignore', 'ignore', log], cwd: '/', env })
-  fs.closeSync(log)
-  let failure = null
-  child.once('error', (error) => {
-    failure = `cannot start \`/bin/sh\`: ${error.message}`
-  })
-  child.unref()
-  for (;;) {
-    if (await answers(socket)) return null
-    if (failure) return failure
-    const ended = child.exitCode !== null || child.signalCode !== null
-    if (ended || Date.now() > deadline) {
-      const said = fs.readFileSync(file).subarray(begin, begin + 4096).toString()
-      return said || (ended ? '' : 'it does not listen yet')
+  const log = prepared(state, path.basename(config))
+  try {
+    if (fs.fstatSync(log).size > MAX_LOG) fs.ftruncateSync(log)
+    const begin = fs.fstatSync(log).size
+    const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !MANAGED.includes(name)))
+    const words = ['-c', KEEPER, 'offleash-keeper', program, state, config, String(IDLE_SECONDS)]
+    const child = spawn('/bin/sh', words, { detached: true, stdio: ['ignore', 'ignore', log], cwd: '/', env })
+    let failure = null
+    child.once('error', (error) => {
+      failure = `cannot start \`/bin/sh\`: ${error.message}`
+    })
+    child.unref()
+    for (;;) {
+      if (await answers(socket)) return null
+      if (failure) return failure
+      const ended = child.exitCode !== null || child.signalCode !== null
+      if (ended || Date.now() > deadline) {
+        const said = Buffer.alloc(4096)
+        const length = fs.readSync(log, said, 0, said.length, begin)
+        return said.toString('utf8', 0, length) || (ended ? '' : 'it does not listen yet')
+      }
+      await soon(3)
     }
-    await soon(3)
+  } finally {
+    fs.closeSync(log)
+  }
+}
+
+// Writes what a server is told, and opens its log. Before anything is written: it is not started in a directory of another user's.
+function prepared(state, config) {
+  try {
+    return inOwnDirectory(state, (own) => {
+      // Whoever starts another server at the same time finds a whole file.
+      if (!fs.existsSync(path.join(own, config))) writeAnew(path.join(own, config), CONFIG)
+      return openToAppend(path.join(own, 'serve.log'))
+    })
+  } catch (error) {
+    throw new DaemonError(`the state of a server cannot be kept in \`${state}\`: ${error.message}`, {
+      hint: "set HOME or XDG_STATE_HOME to a directory of this user's, or OFFLEASH_URL to a server",
+    })
   }
 }

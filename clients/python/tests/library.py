@@ -7,8 +7,10 @@ import asyncio
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import offleash
 from harness import ROOT, case, equal, eventually, main, raises
@@ -16,6 +18,7 @@ from offleash import (
     AsyncSandbox,
     CommandExitException,
     ConflictException,
+    DaemonException,
     FileNotFoundException,
     FileType,
     InvalidArgumentException,
@@ -43,6 +46,32 @@ def programs_of_a_user_share_one_server():
         for ended in pool.map(started, range(2)):
             equal((ended.stdout, ended.stderr), ("hi\n", ""))
     assert offleash.daemon.answers(offleash.daemon.private_state() / "api.sock")
+
+
+@case
+def a_server_is_started_in_a_directory_of_ones_own_alone():
+    before = os.environ["XDG_STATE_HOME"]
+    with tempfile.TemporaryDirectory() as name:
+        here = Path(name)
+        (here / "precious").write_text("mine")
+        state = here / "offleash-library"
+        state.mkdir(mode=0o700)
+        (state / "serve.log").symlink_to(here / "precious")
+        os.environ["XDG_STATE_HOME"] = name
+        try:
+            raises(DaemonException, offleash.daemon.ensure)
+            state.chmod(0o770)
+            assert "can be written to" in raises(DaemonException, offleash.daemon.ensure).message
+            if os.geteuid() == 0:
+                state.chmod(0o700)
+                os.chown(state, 4242, 4242)
+                assert "belongs to user 4242" in raises(DaemonException, offleash.daemon.ensure).message
+                os.chown(here, 4242, 4242)
+                os.environ["XDG_STATE_HOME"] = f"{name}/new"
+                raises(DaemonException, offleash.daemon.ensure)
+        finally:
+            os.environ["XDG_STATE_HOME"] = before
+        equal((sorted(os.listdir(here)), (here / "precious").read_text()), (["offleash-library", "precious"], "mine"))
 
 
 @case

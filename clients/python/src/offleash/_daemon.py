@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, List, Optional
 
 from ._errors import DaemonException
+from ._local import opened_to_append, own_directory, written_anew
 
 #: How long a server may take to listen, seconds; one that ends first finishes its requests.
 START_TIMEOUT = 60.0
@@ -56,6 +57,9 @@ code=$?
 kill $watcher 2>/dev/null
 exit $code
 """
+
+#: Said where the state directory cannot be used.
+STATE_HINT = "set HOME or XDG_STATE_HOME to a directory of this user's, or OFFLEASH_URL to a server"
 
 _BUSY = b"another daemon works on this state directory"
 _starting = threading.Lock()
@@ -170,29 +174,32 @@ def ensure() -> Path:
 def _start(state: Path, path: Path, deadline: float) -> Optional[bytes]:
     """Starts a server and waits until it listens; what it said if it ended instead."""
     program = find_binary()
-    state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    config, log = state / "library.toml", state / "serve.log"
-    if not config.exists():
-        # Whoever starts another server at the same time finds a whole file.
-        new = config.with_name(f"library.{os.getpid()}.toml")
-        new.write_text(CONFIG)
-        new.replace(config)
-    with open(log, "ab") as errors:
-        if errors.tell() > MAX_LOG:
-            errors.truncate(0)
-        begin = os.fstat(errors.fileno()).st_size
-        child = _keeper([program, str(state), str(config), str(IDLE_SECONDS)], errors)
-    while True:
-        if answers(path):
-            # Nobody waits for it from here on, so that it is reaped when this program does so or ends.
-            threading.Thread(target=child.wait, daemon=True).start()
-            return None
-        ended = child.poll() is not None
-        if ended or time.monotonic() > deadline:
-            with open(log, "rb") as said:
-                said.seek(begin)
-                return said.read(4096) or (b"" if ended else b"it does not listen yet")
-        time.sleep(0.003)
+    config = state / "library.toml"
+    try:
+        # Before anything is written: a server is not started in a directory of another user's.
+        with own_directory(state) as own:
+            if not (own / config.name).exists():
+                # Whoever starts another server at the same time finds a whole file.
+                with written_anew(own / config.name) as file:
+                    file.write(CONFIG.encode())
+            opened = opened_to_append(own / "serve.log")
+    except OSError as error:
+        raise DaemonException(f"the state of a server cannot be kept in `{state}`: {error}", hint=STATE_HINT) from error
+    with opened as log:
+        begin = os.fstat(log.fileno()).st_size
+        if begin > MAX_LOG:
+            log.truncate(0)
+            begin = 0
+        child = _keeper([program, str(state), str(config), str(IDLE_SECONDS)], log)
+        while True:
+            if answers(path):
+                # Nobody waits for it from here on, so that it is reaped when this program does so or ends.
+                threading.Thread(target=child.wait, daemon=True).start()
+                return None
+            ended = child.poll() is not None
+            if ended or time.monotonic() > deadline:
+                return os.pread(log.fileno(), 4096, begin) or (b"" if ended else b"it does not listen yet")
+            time.sleep(0.003)
 
 
 def _keeper(arguments: List[str], errors: IO[bytes]) -> "subprocess.Popen[bytes]":
