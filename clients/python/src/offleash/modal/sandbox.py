@@ -12,6 +12,7 @@ from .. import _errors
 from .._async.api import open_api
 from .._async.files import AsyncFiles
 from .._async.sandbox import AsyncSandboxCore
+from .._local import read_plain
 from .._models import SandboxQuery, SandboxState
 from .._requests import ALL_TRAFFIC
 from . import exception
@@ -180,8 +181,7 @@ class Sandbox:
 
     async def _begin(self, image: Image, workdir: Optional[str], command: Sequence[str]) -> None:
         for source, target in files_of(image):
-            with open(source, "rb") as file:
-                await self._core.files.write(target, file.read(), user=USER)
+            await self._core.files.write(target, read_plain(source), user=USER)
         if workdir is not None:
             await self._core.files.make_dir(workdir, user=USER)
         if command:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from urllib.parse import urlencode
 from .._async import volumes
 from .._async.api import AsyncApi, open_api
 from .._errors import NotFoundException
+from .._local import files_below, read_plain
 from .._models import Volume as Held
 from .._models import time_of
 from .._requests import segment
@@ -230,18 +232,18 @@ class VolumeUpload:
             if not isinstance(local_file, (str, Path)):
                 raise exception.InvalidError("put_file: what is read has to be given a name")
             name = f"{name.rstrip('/')}/{Path(local_file).name}"
-        self._files.append((local_file, name))
+        # A link that is named itself is meant.
+        self._files.append((os.path.realpath(local_file) if isinstance(local_file, (str, Path)) else local_file, name))
 
     def put_directory(self, local_path: Union[str, Path], remote_path: Union[str, PurePosixPath], recursive: bool = True) -> None:
-        """Has the files of a directory written."""
-        found = Path(local_path).rglob("*") if recursive else Path(local_path).iterdir()
-        for path in sorted(path for path in found if path.is_file()):
+        """Has the files of a directory written. Links are left out, wherever they lead."""
+        for path in files_below(Path(local_path), recursive):
             name = path.relative_to(local_path).as_posix()
             self._files.append((path, f"{_absolute(remote_path).rstrip('/')}/{name}"))
 
     async def _write(self) -> None:
         for source, name in self._files:
-            data = Path(source).read_bytes() if isinstance(source, (str, Path)) else source.read()
+            data = read_plain(source) if isinstance(source, (str, Path)) else source.read()
             await self._volume._put(name, data, self._force)
 
     def __enter__(self) -> "VolumeUpload":
