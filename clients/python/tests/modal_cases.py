@@ -111,6 +111,7 @@ def files_and_snapshots_are_those_of_modal():
         raises((kind, FileNotFoundError), call)
     with tempfile.TemporaryDirectory() as here:
         files.copy_to_local("/srv/dir/a", f"{here}/new/a")
+        equal((os.listdir(f"{here}/new"), os.stat(f"{here}/new/a").st_mode & 0o777), (["a"], 0o600))
         files.copy_from_local(f"{here}/new/a", "/srv/dir/b")
         equal(os.listdir(f"{here}/new"), ["a"])
     with sandbox.open("/srv/dir/b", "a") as file:
@@ -241,9 +242,11 @@ def dockerfiles_are_divided_into_steps():
             ("WORKDIR", ["/opt"]),
             ("USER", ["me"]),
             ("COPY", ["one", "./", "", ""]),
-            ("RUN", ["export P=/opt; echo 'a b'"]),
-            ("RUN", ["export P=/opt; echo    $P $A"]),
+            ("RUN", ["echo 'a b'"]),
+            ("RUN", ["echo    $P $A"]),
         ], steps
+        equal([step.get("secrets") for step in definition["steps"]], [None] * 6 + [{"P": "/opt"}] * 2)
+        assert "secrets" not in of("FROM a\nARG P=1\nENV P 2\nRUN x")._definition()["steps"][-1]
         equal((image._entrypoint, image._command), (("cat",), ("/bin/sh", "-c", "x")))
         equal(of(text).object_id, of(text).object_id)
         assert of(text).object_id != of(text, build_args={"V": "2"}).object_id
@@ -329,15 +332,65 @@ def steps_of_an_image_are_built_once():
         )
         image = modal.Image.from_dockerfile(here / "Dockerfile", context_dir=here)
         image = image.run_commands("echo $S > hidden", secrets=[modal.Secret.from_dict({"S": "a secret"})])
+        # What leads out of a directory is left out of it.
+        (here / "app" / "link").symlink_to("/etc/hostname")
+        (here / "app" / "etc").symlink_to("/etc")
         local = image.add_local_dir(here / "app", "/opt/app")
         built = modal.Sandbox.create(image=image)
         equal(built.stdout.read(), f"1 two words\n{ROOT[1]}\nof the appa secret\n")
         # What was built is found by its steps.
         name = image.object_id
-        again = modal.Sandbox.create("cat", "/opt/app/x", image=local)
-        equal((again.stdout.read(), local.object_id), ("of the app", name))
-    error = raises(exception.ImageBuildError, modal.Image.from_registry("tools:t").run_commands("echo no; exit 7").build)
-    assert "exit code 7" in error.message, error
+        again = modal.Sandbox.create("sh", "-c", "cat /opt/app/x; ls /opt/app", image=local)
+        equal((again.stdout.read(), local.object_id), ("of the appx\n", name))
+    secrets = [modal.Secret.from_dict({"S": "the word is hunter2"})]
+    other = modal.Image.from_registry("tools:t").run_commands('test "$S" && set -x && : "$S"', secrets=secrets).build()
+    error = raises(exception.ImageBuildError, other.run_commands("set -x; echo $S; exit 7", secrets=secrets).build)
+    assert "exit code 7" in error.message and "****" in error.message and "hunter2" not in error.message, error
+    # Nothing that is kept has the secret: no record, log, registry or layer.
+    for above, _, names in os.walk(offleash.daemon.private_state()):
+        for path in (Path(above, name) for name in names):
+            assert not path.is_file() or b"hunter2" not in path.read_bytes(), path
+
+
+@case
+def names_of_images_hide_their_secrets_and_tell_them_apart():
+    def of(value):
+        secrets = [modal.Secret.from_dict({"S": value})]
+        return modal.Image.from_registry("a").run_commands("x", secrets=secrets).object_id
+
+    assert of("one") == of("one") != of("two")
+    key = offleash.daemon.private_state() / "names.key"
+    equal(key.stat().st_mode & 0o777, 0o600)
+    kept = key.read_bytes()
+    key.unlink()
+    after = of("one")
+    key.write_bytes(kept)
+    assert after != of("one")
+
+
+@case
+def links_of_a_directory_are_not_followed():
+    with tempfile.TemporaryDirectory() as name:
+        here = Path(name)
+        (here / "files" / "deep").mkdir(parents=True)
+        (here / "files" / "deep" / "a").write_text("a")
+        (here / "mine").write_text("mine")
+        (here / "files" / "link").symlink_to(here / "mine")
+        (here / "files" / "above").symlink_to(here)
+        volume = modal.Volume.from_name("modal-links", create_if_missing=True)
+        with volume.batch_upload() as batch:
+            batch.put_directory(here / "files", "/")
+            # One that is named itself is meant.
+            batch.put_file(here / "files" / "link", "/named")
+        equal(sorted(entry.path for entry in volume.listdir("/", recursive=True)), ["deep", "deep/a", "named"])
+        equal(b"".join(volume.read_file("/named")), b"mine")
+        modal.Volume.delete("modal-links")
+        image = modal.Image.debian_slim().add_local_dir(here / "files", "/x")
+        equal([target for _, target in image._files], ["/x/deep/a"])
+        # One that came since then is refused.
+        (here / "files" / "deep" / "a").unlink()
+        (here / "files" / "deep" / "a").symlink_to(here / "mine")
+        raises(OSError, modal.Sandbox.create, image=image)
 
 
 @case

@@ -5,8 +5,10 @@
 
 pub mod instruction;
 pub mod patterns;
+pub mod secrets;
 
 use self::instruction::UploadHash;
+use self::secrets::StepSecrets;
 use crate::template::TemplateName;
 
 /// How many stages a build may have.
@@ -94,6 +96,9 @@ pub struct RunStep {
     pub command: Vec<String>,
     /// Variables of this command alone, below those of the stage; a change of one has the step run again.
     pub arguments: Vec<(String, String)>,
+    /// Those of which no form of the step that is written down has anything; a change of one has the step run again, too.
+    #[serde(skip)]
+    pub secrets: StepSecrets,
     /// Who runs it, if not the user of the stage.
     pub user: Option<String>,
 }

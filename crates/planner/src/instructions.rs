@@ -4,6 +4,7 @@
 //! Dockerfile. Deliberately not here: reading a request, and carrying steps out.
 
 use offleash_core::build::instruction::{BuildInstruction, InstructionKind};
+use offleash_core::build::secrets::StepSecrets;
 use offleash_core::build::{BuildStep, CopySource, CopyStep, MAX_STEPS, RunStep, StepAction};
 
 use crate::dockerfile::{DockerfileFault, expand_variables};
@@ -141,10 +142,15 @@ impl Lowering {
     }
 
     fn run(&mut self, title: String, command: Vec<String>, user: Option<&str>) {
+        self.run_with(title, command, user, StepSecrets::default());
+    }
+
+    fn run_with(&mut self, title: String, command: Vec<String>, user: Option<&str>, secrets: StepSecrets) {
         let action = StepAction::Run(RunStep {
             command,
-            arguments: Vec::new(),
+            secrets,
             user: user.map(str::to_owned),
+            ..RunStep::default()
         });
         self.step(title, action);
     }
@@ -177,8 +183,9 @@ impl Lowering {
     fn add(&mut self, instruction: &BuildInstruction) -> Result<(), String> {
         let args: Vec<&str> = instruction.args.iter().map(String::as_str).collect();
         match (instruction.kind, args.as_slice()) {
-            (InstructionKind::Run, [command] | [command, ""]) => self.command(command, None),
-            (InstructionKind::Run, [command, user]) => self.command(command, Some(user)),
+            (InstructionKind::Run, [command] | [command, ""]) => self.command(command, None, &instruction.secrets)?,
+            (InstructionKind::Run, [command, user]) => self.command(command, Some(user), &instruction.secrets)?,
+            _ if !instruction.secrets.is_empty() => return Err("has secrets, which are a command's alone".to_owned()),
             (InstructionKind::Env, pairs) if !pairs.is_empty() && pairs.len().is_multiple_of(2) => {
                 for pair in pairs.chunks_exact(2) {
                     self.variable(pair[0], pair[1])?;
@@ -204,10 +211,27 @@ impl Lowering {
         Ok(())
     }
 
-    fn command(&mut self, command: &str, user: Option<&str>) {
+    fn command(&mut self, command: &str, user: Option<&str>, secrets: &StepSecrets) -> Result<(), String> {
+        let mut bytes = 0;
+        for (name, value) in secrets.iter() {
+            // No value is told.
+            if offleash_core::env::check_variable(name.as_ref(), value.as_ref()).is_err() {
+                return Err(format!(
+                    "has the secret `{}`, which cannot be a variable",
+                    name.escape_debug()
+                ));
+            }
+            bytes += name.len() + value.len();
+        }
+        if bytes > MAX_VARIABLES {
+            return Err(format!(
+                "has secrets that are longer than {MAX_VARIABLES} bytes together"
+            ));
+        }
         let words = [self.shell, "-c", command];
         let title = format!("RUN {}", command.lines().next().unwrap_or_default());
-        self.run(title, words.map(str::to_owned).to_vec(), user);
+        self.run_with(title, words.map(str::to_owned).to_vec(), user, secrets.clone());
+        Ok(())
     }
 
     fn variable(&mut self, name: &str, value: &str) -> Result<(), String> {
@@ -297,7 +321,13 @@ mod tests {
             args: args.iter().map(|text| (*text).to_owned()).collect(),
             files: (kind == InstructionKind::Copy).then(|| "a".repeat(64).parse().unwrap()),
             force: false,
+            secrets: StepSecrets::default(),
         }
+    }
+
+    fn with_secret(instruction: BuildInstruction, name: &str, value: &str) -> BuildInstruction {
+        let secrets = [(name.to_owned(), value.to_owned())].into_iter().collect();
+        BuildInstruction { secrets, ..instruction }
     }
 
     fn titles(found: &InstructionSteps) -> Vec<&str> {
@@ -365,6 +395,21 @@ mod tests {
     }
 
     #[test]
+    fn secrets_of_a_command_are_in_nothing_that_is_written_of_its_step() {
+        let command = with_secret(instruction(InstructionKind::Run, &["env", "root"]), "TOKEN", "hunter2");
+        let found = steps_of(&[command], &InstructionBase::default()).unwrap();
+        let StepAction::Run(run) = &found.steps[0].action else {
+            panic!("{found:?}")
+        };
+        assert_eq!(run.secrets.iter().collect::<Vec<_>>(), [("TOKEN", "hunter2")]);
+        let written = serde_json::to_string(&found.steps).unwrap();
+        assert!(
+            !written.contains("hunter2") && !format!("{found:?}").contains("hunter2"),
+            "{written}"
+        );
+    }
+
+    #[test]
     fn variables_that_name_one_another_stay_short() {
         use InstructionKind::{Env, Workdir};
         let doubled = |times: usize| {
@@ -396,9 +441,23 @@ mod tests {
             (instruction(Copy, &["a/**/b", "/b"]), "`**`"),
             (instruction(Copy, &["a", "/b", "", "9"]), "octal"),
             (instruction(Run, &["a\0b"]), "NUL"),
+            (
+                with_secret(instruction(Run, &["a"]), "A=B", "x"),
+                "cannot be a variable",
+            ),
+            (
+                with_secret(instruction(Run, &["a"]), "A", "hunter2\0"),
+                "the secret `A`",
+            ),
+            (
+                with_secret(instruction(Run, &["a"]), "A", &"x".repeat(MAX_VARIABLES)),
+                "longer",
+            ),
+            (with_secret(instruction(User, &["a"]), "A", "x"), "a command's alone"),
         ] {
             let error = steps_of(&[instruction(Run, &["true"]), wrong], &InstructionBase::default()).unwrap_err();
             assert!(error.number == 2 && error.to_string().contains(said), "{error}");
+            assert!(!error.to_string().contains("hunter2"), "{error}");
         }
         let without = BuildInstruction {
             files: None,

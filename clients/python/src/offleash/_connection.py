@@ -9,6 +9,7 @@ from typing import Dict, Optional
 
 from . import _daemon
 from ._errors import InvalidArgumentException
+from ._local import own_directory, read_plain, written_anew
 
 #: How long a request may take, seconds.
 REQUEST_TIMEOUT = 60.0
@@ -71,3 +72,23 @@ def resolve(
         raise InvalidArgumentException(f"`{url}` is no address of a server", hint="as in `http://127.0.0.1:3000`")
     key = api_key or os.environ.get("OFFLEASH_API_KEY") or None
     return Connection(url=url.rstrip("/"), api_key=key, request_timeout=timeout)
+
+
+def names_key() -> bytes:
+    """What names are made with that nobody else can make: the key that servers know, or one that is kept for this user.
+
+    Raises:
+        InvalidArgumentException: there is none, and none can be kept.
+    """
+    given = os.environ.get("OFFLEASH_API_KEY")
+    if given:
+        return given.encode()
+    try:
+        with own_directory(_daemon.private_state()) as state:
+            path = state / "names.key"
+            if not path.exists():
+                with written_anew(path) as file:
+                    file.write(os.urandom(32))
+            return read_plain(path)
+    except OSError as error:
+        raise InvalidArgumentException(f"secrets of images need a key that is kept: {error}", hint=_daemon.STATE_HINT) from error

@@ -2,12 +2,14 @@
 //!
 //! | kind | texts |
 //! |---|---|
-//! | `RUN` | a command for a shell; who runs it, if not the present user |
+//! | `RUN` | a command for a shell; who runs it, if not the present user; beside them secrets, variables of that command |
 //! | `COPY` | source, destination, owner or nothing, permission bits in octal or nothing; the archive is named by its hash |
 //! | `ENV` | names and values in turn |
 //! | `WORKDIR`, `USER` | a directory; a user |
 
 use serde::{Deserialize, Serialize};
+
+use super::secrets::StepSecrets;
 
 /// How many digits of a hash name an archive that was uploaded.
 const HASH_DIGITS: usize = 64;
@@ -56,6 +58,9 @@ pub struct BuildInstruction {
     /// Whether it, and each after it, is carried out whatever is known of it.
     #[serde(default)]
     pub force: bool,
+    /// Variables of a command that its texts do not have, so that nothing which is kept of them does.
+    #[serde(default, skip_serializing_if = "StepSecrets::is_empty")]
+    pub secrets: StepSecrets,
 }
 
 /// What an archive that was uploaded is called: 64 digits of `[0-9a-f]`. It is the client's word for it, and nobody can check
@@ -117,6 +122,10 @@ mod tests {
         assert_eq!(read.files.as_ref().map(UploadHash::as_str), Some(hash.as_str()));
         let read: BuildInstruction = serde_json::from_str(r#"{"type":"RUN"}"#).unwrap();
         assert_eq!((read.args.len(), read.force), (0, false));
+        let text = r#"{"type":"RUN","args":["x"],"secrets":{"TOKEN":"hunter2"}}"#;
+        let read: BuildInstruction = serde_json::from_str(text).unwrap();
+        assert_eq!(read.secrets.iter().next(), Some(("TOKEN", "hunter2")));
+        assert!(!format!("{read:?}").contains("hunter2"));
         for bad in [
             r#"{"type":"run"}"#,
             r#"{"type":"COPY","filesHash":"../../x"}"#,

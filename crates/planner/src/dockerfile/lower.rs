@@ -295,7 +295,7 @@ impl<'a> StageLowering<'a> {
         let step = RunStep {
             command,
             arguments,
-            user: None,
+            ..RunStep::default()
         };
         self.step(title_of(instruction), StepAction::Run(step));
         Ok(())

@@ -21,6 +21,7 @@ use offleash_store::TemplateStore;
 use offleash_sys::signals::SignalQueue;
 
 use super::ImageBuild;
+use super::secret_mark::mark_of;
 use super::stage::StageState;
 use super::uploads::UnpackedUploads;
 use crate::images::{Accounts, CallerIds, ownership_of, spec_of, usual_ownership};
@@ -145,7 +146,11 @@ impl<'a> BuildExecutor<'a> {
             }
             match &step.action {
                 StepAction::Run(run) => {
-                    let key = state.key_of(step, "");
+                    let mark = mark_of(self.state, &run.secrets).map_err(|source| TemplateError::Host {
+                        action: "keep the key of secrets",
+                        source,
+                    })?;
+                    let key = state.key_of(step, &mark);
                     if !self.take_known(&mut state, step, key, of, progress)? {
                         let layer = self.run(&state, step, run, progress)?;
                         self.keep(&mut state, step, key, layer)?;
@@ -186,7 +191,7 @@ impl<'a> BuildExecutor<'a> {
             Some(ids) => ids,
             None => {
                 let image = spec_of(&root, &root.config)?;
-                *self.ids.insert(self.sandbox(image, &[]).ids()?)
+                *self.ids.insert(self.sandbox(image, std::iter::empty()).ids()?)
             }
         };
         let form = match ids {
@@ -302,7 +307,7 @@ impl<'a> BuildExecutor<'a> {
     }
 
     /// The sandbox of a step.
-    fn sandbox(&self, image: ImageSpec, arguments: &[(String, String)]) -> StepSandbox<'a> {
+    fn sandbox<'v>(&self, image: ImageSpec, variables: impl Iterator<Item = (&'v str, &'v str)>) -> StepSandbox<'a> {
         let build = self.build;
         let mut spec = SandboxSpec {
             root: RootChoice::Image(Box::new(image)),
@@ -326,8 +331,8 @@ impl<'a> BuildExecutor<'a> {
         if let Some(memory) = usage.memory_mib {
             spec.limits.memory = Some(Bytes::mib(memory));
         }
-        let arguments = arguments.iter().map(|(name, value)| (name.into(), value.into()));
-        spec.env.set = arguments.chain(build.env.iter().cloned()).collect();
+        let variables = variables.map(|(name, value)| (name.into(), value.into()));
+        spec.env.set = variables.chain(build.env.iter().cloned()).collect();
         StepSandbox {
             spec,
             state: self.state,
@@ -364,6 +369,7 @@ impl<'a> BuildExecutor<'a> {
             argv: run.command.iter().map(OsString::from).collect(),
             cwd: image.working_directory.is_none().then_some("/"),
             user: None,
+            secrets: &run.secrets,
             meaning: &|code| {
                 let program = missing_in_image(&run.command, code)?;
                 Some(TemplateError::Step {
@@ -374,7 +380,11 @@ impl<'a> BuildExecutor<'a> {
                 })
             },
         };
-        let sandbox = self.sandbox(image, &run.arguments);
+        let arguments = run
+            .arguments
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()));
+        let sandbox = self.sandbox(image, arguments.chain(run.secrets.iter()));
         let captured = sandbox
             .run(command, &self.signals, progress)
             .and_then(|()| self.capture(&layer, &excluded).map_err(of_step(step)));

@@ -9,6 +9,7 @@ mod executor;
 mod instructions;
 mod order;
 mod recipe;
+mod secret_mark;
 mod stage;
 mod uploads;
 

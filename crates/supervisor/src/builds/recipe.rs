@@ -42,6 +42,7 @@ pub fn of_recipe(request: &BuildRequest, base: BuildBase) -> Result<(ImageBuild,
                     .map(|(name, value)| (utf8(name), utf8(value)))
                     .collect(),
                 user: Some(SUPERUSER.to_owned()),
+                ..RunStep::default()
             }),
         }
     }));

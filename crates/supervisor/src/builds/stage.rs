@@ -127,7 +127,7 @@ mod tests {
         step(StepAction::Run(RunStep {
             command: vec![command.to_owned()],
             arguments: owned.collect(),
-            user: None,
+            ..RunStep::default()
         }))
     }
 

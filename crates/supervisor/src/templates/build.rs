@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use offleash_core::build::secrets::StepSecrets;
 use offleash_core::error::Explained as _;
 use offleash_core::limits::Limits;
 use offleash_core::network::{NetworkRule, RuleVerdict};
@@ -228,6 +229,7 @@ fn take(
         argv: step.argv.clone(),
         cwd: Some("/"),
         user: Some(offleash_planner::system::SUPERUSER),
+        secrets: &StepSecrets::default(),
         meaning: &|code| steps::missing(step, code).map(Into::into),
     };
     let sandbox = StepSandbox { spec, ..*build };

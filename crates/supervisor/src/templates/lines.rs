@@ -1,10 +1,12 @@
 //! The door of a build: output as lines to whoever shows progress, and the signals that end it.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use offleash_core::approval::{ApprovalAnswer, ApprovalQuestion};
+use offleash_core::build::secrets::StepSecrets;
 use offleash_core::exec::OutputStream;
 use offleash_core::text;
 use offleash_sys::signals::SignalQueue;
@@ -19,6 +21,8 @@ const SIGNALS: [i32; 4] = [1, 2, 3, 15];
 const MAX_LINE: usize = 1024;
 /// How many lines are told with a failure.
 const LAST_LINES: usize = 12;
+/// The shortest value that is taken out of lines: of shorter ones words would be missing that are none.
+const MIN_SECRET: usize = 6;
 
 /// The signals that end a build, for all of its steps.
 pub(crate) fn signals() -> io::Result<SignalQueue> {
@@ -34,6 +38,8 @@ pub(super) struct LinesIo<'a> {
     last: VecDeque<String>,
     has_ended_input: bool,
     was_interrupted: bool,
+    /// What no line has, the longest first.
+    hidden: Vec<String>,
 }
 
 /// What a door has seen of a step.
@@ -46,7 +52,14 @@ pub(super) struct Seen {
 }
 
 impl<'a> LinesIo<'a> {
-    pub(super) fn new(signals: &'a SignalQueue, progress: &'a mut dyn Progress) -> Self {
+    /// Tells of output without the values of `secrets`: a command that says what it does says those, too.
+    pub(super) fn hiding(signals: &'a SignalQueue, progress: &'a mut dyn Progress, secrets: &StepSecrets) -> Self {
+        let lines = secrets.iter().flat_map(|(_, value)| value.lines()).map(str::trim);
+        let mut hidden: Vec<String> = lines
+            .filter(|line| line.len() >= MIN_SECRET)
+            .map(str::to_owned)
+            .collect();
+        hidden.sort_by_key(|line| std::cmp::Reverse(line.len()));
         Self {
             signals,
             progress,
@@ -54,6 +67,7 @@ impl<'a> LinesIo<'a> {
             last: VecDeque::new(),
             has_ended_input: false,
             was_interrupted: false,
+            hidden,
         }
     }
 
@@ -79,12 +93,23 @@ impl<'a> LinesIo<'a> {
         if line.is_empty() {
             return;
         }
-        let line = text::one_line(line.get(..MAX_LINE).unwrap_or(line).trim_ascii_end()).into_owned();
+        let line = self.masked(line);
+        let line = text::one_line(line.get(..MAX_LINE).unwrap_or(&line).trim_ascii_end()).into_owned();
         self.progress.line(&line);
         if self.last.len() == LAST_LINES {
             self.last.pop_front();
         }
         self.last.push_back(line);
+    }
+
+    fn masked<'l>(&self, line: &'l [u8]) -> Cow<'l, [u8]> {
+        let has = |value: &String| line.windows(value.len()).any(|part| part == value.as_bytes());
+        if !self.hidden.iter().any(has) {
+            return Cow::Borrowed(line);
+        }
+        let text = String::from_utf8_lossy(line).into_owned();
+        let masked = self.hidden.iter().fold(text, |text, value| text.replace(value, "****"));
+        Cow::Owned(masked.into_bytes())
     }
 }
 
@@ -161,7 +186,7 @@ mod tests {
     fn output_comes_as_lines_however_it_is_divided_and_drives_no_terminal() {
         let signals = signals().unwrap();
         let mut told = Told::default();
-        let mut door = LinesIo::new(&signals, &mut told);
+        let mut door = LinesIo::hiding(&signals, &mut told, &StepSecrets::default());
         for piece in ["a", "b\nc", "d\n\n", "10%\r20%\r100%\n", "\u{1b}[31mred\n", "  in\t\n"] {
             door.write(OutputStream::Stdout, piece.into());
             door.write(OutputStream::Stderr, b"e".to_vec());
@@ -178,11 +203,30 @@ mod tests {
     fn only_the_last_lines_are_kept() {
         let signals = signals().unwrap();
         let mut told = Told::default();
-        let mut door = LinesIo::new(&signals, &mut told);
+        let mut door = LinesIo::hiding(&signals, &mut told, &StepSecrets::default());
         for number in 0..100 {
             door.write(OutputStream::Stdout, format!("{number}\n").into());
         }
         assert_eq!(door.finish().last_lines.first().map(String::as_str), Some("88"));
         assert_eq!(told.0.len(), 100);
+    }
+
+    #[test]
+    fn no_line_has_a_secret() {
+        let signals = signals().unwrap();
+        let mut told = Told::default();
+        let value = |text: &str| (text.to_owned(), text.to_owned());
+        let secrets = ["hunter2-hunter2", "hunter2", "key:\n  second-line\n", "no"]
+            .map(value)
+            .into_iter()
+            .collect();
+        let mut door = LinesIo::hiding(&signals, &mut told, &secrets);
+        door.write(
+            OutputStream::Stderr,
+            b"+ curl -H hunter2-hunter2 hunter2\n  second-line no\n".to_vec(),
+        );
+        let last = door.finish().last_lines;
+        assert_eq!(last, ["+ curl -H **** ****", "**** no"]);
+        assert_eq!(told.0, last);
     }
 }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Instant;
 
+use offleash_core::build::secrets::StepSecrets;
 use offleash_core::limits::LimitName;
 use offleash_core::network::{DomainName, Host, classify};
 use offleash_core::record::{ConnectionRecord, ConnectionVerdict, NetworkUse, Outcome};
@@ -37,6 +38,8 @@ pub(crate) struct StepCommand<'a> {
     pub(crate) cwd: Option<&'a str>,
     /// Who runs it; the usual user if absent.
     pub(crate) user: Option<&'a str>,
+    /// Those of its variables of which no line has the value.
+    pub(crate) secrets: &'a StepSecrets,
     /// What an exit code means that is no failure of the command's own.
     pub(crate) meaning: &'a dyn Fn(u8) -> Option<TemplateError>,
 }
@@ -68,7 +71,7 @@ impl StepSandbox<'_> {
             state: Some(self.state.to_owned()),
             started: Instant::now(),
         };
-        let mut door = LinesIo::new(signals, progress);
+        let mut door = LinesIo::hiding(signals, progress, step.secrets);
         let ran = lifecycle::run(&request, &mut door);
         let seen = door.finish();
         let failed = |source| TemplateError::Sandbox {

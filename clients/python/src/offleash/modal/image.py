@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import hmac
 import io
 import json
 import os
@@ -17,7 +18,9 @@ from urllib.parse import quote, urlsplit
 
 from .._async import backend
 from .._async.api import AsyncApi, open_api
+from .._connection import names_key
 from .._errors import NotFoundException
+from .._local import files_below
 from .._requests import segment
 from . import exception
 from ._both import both, both_of_class
@@ -31,8 +34,11 @@ Step = Mapping[str, Any]
 
 
 def _step(kind: str, *arguments: str, files: Optional[Tuple[str, str]] = None) -> Step:
-    """A step as the server takes it; `files` are a local path, and what it is called in the archive."""
-    return {"type": kind, "args": list(arguments), "files": files, "env": {}}
+    """A step as the server takes it; `files` are a local path, and what it is called in the archive.
+
+    `secrets` are variables of a command whose values are in nothing that is kept.
+    """
+    return {"type": kind, "args": list(arguments), "files": files, "secrets": {}}
 
 
 def _flat(arguments: Sequence[Any], what: str) -> List[str]:
@@ -66,7 +72,7 @@ class Image:
             raise exception.InvalidError("steps after local files", hint="add local files last, or with `copy=True`")
         # Secrets are variables of their own step, and are not kept in the image.
         hidden = variables_of(None, secrets)
-        steps = tuple({**step, "env": {**step["env"], **hidden}} if step["type"] == "RUN" else step for step in steps)
+        steps = tuple({**step, "secrets": {**step["secrets"], **hidden}} if step["type"] == "RUN" else step for step in steps)
         kept = {"files": self._files, "command": self._command, "entrypoint": self._entrypoint}
         return Image(self._base, self._steps + steps, force=self._force or force_build, **{**kept, **more})
 
@@ -232,13 +238,17 @@ class Image:
         target = _absolute(remote_path, "add_local_file")
         target = f"{target}/{source.name}" if str(remote_path).endswith("/") else target
         if copy:
-            return self._with(_step("COPY", source.name, target, "", "", files=(str(source), source.name)))
-        return self._with(files=(*self._files, (str(source), target)))
+            return self._with(_step("COPY", source.name, target, "", "", files=(os.path.realpath(source), source.name)))
+        # A link that is named itself is meant.
+        return self._with(files=(*self._files, (os.path.realpath(source), target)))
 
     def add_local_dir(
         self, local_path: Union[str, Path], remote_path: str, *, copy: bool = False, ignore: Any = ()
     ) -> "Image":
-        """Puts the files of a directory into each sandbox, or with `copy` into the image."""
+        """Puts the files of a directory into each sandbox, or with `copy` into the image.
+
+        Links are not followed: they are left out, or with `copy` stay links.
+        """
         if ignore:
             raise exception.not_here("`ignore` of `add_local_dir`")
         source = Path(local_path)
@@ -246,9 +256,8 @@ class Image:
             raise FileNotFoundError(local_path)
         target = _absolute(remote_path, "add_local_dir")
         if copy:
-            return self._with(_step("COPY", "files", target, "", "", files=(str(source), "files")))
-        found = sorted(path for path in source.rglob("*") if path.is_file())
-        added = tuple((str(path), f"{target}/{path.relative_to(source).as_posix()}") for path in found)
+            return self._with(_step("COPY", "files", target, "", "", files=(os.path.realpath(source), "files")))
+        added = tuple((str(path), f"{target}/{path.relative_to(source).as_posix()}") for path in files_below(source))
         return self._with(files=(*self._files, *added))
 
     def _of_instructions(
@@ -266,9 +275,12 @@ class Image:
             elif kind == "RUN":
                 words = _words_of(rest)
                 step = _step("RUN", shlex.join(words) if words is not None else rest)
-                image = image._with({**step, "env": dict(declared)}, **more)
+                image = image._with({**step, "secrets": dict(declared)}, **more)
             elif kind == "ENV":
-                image = image._with(*(_step("ENV", *pair) for pair in _pairs(rest)))
+                pairs = _pairs(rest)
+                # From here on the argument of that name is the variable.
+                declared = {name: value for name, value in declared.items() if name not in dict(pairs)}
+                image = image._with(*(_step("ENV", *pair) for pair in pairs))
             elif kind in ("WORKDIR", "USER"):
                 image = image._with(_step(kind, rest))
             elif kind in ("COPY", "ADD"):
@@ -282,27 +294,27 @@ class Image:
         return image
 
     def _definition(self) -> Dict[str, Any]:
-        """What is asked of the server: what the image begins with, and its steps."""
+        """What is asked of the server: what the image begins with, and its steps. Secrets of a step are a field of their own."""
         base = {"fromImage": _python_image(self._base["debian"])} if "debian" in self._base else {}
         base = base or {"fromImage": self._base["image"]} if "template" not in self._base else {"fromTemplate": self._base["template"]}
         # The server begins with its own user, in that one's home; Modal's steps are those of root.
         steps: List[Dict[str, Any]] = [{"type": "USER", "args": ["root"]}]
         steps += [{"type": "WORKDIR", "args": ["/"]}] * ("fromImage" in base)
         for step in self._steps:
-            arguments = list(step["args"])
-            if step.get("env"):
-                said = " ".join(f"{name}={shlex.quote(value)}" for name, value in step["env"].items())
-                arguments[0] = f"export {said}; {arguments[0]}"
-            made = {"type": step["type"], "args": arguments}
+            made: Dict[str, Any] = {"type": step["type"], "args": list(step["args"])}
+            if step["secrets"]:
+                made["secrets"] = dict(step["secrets"])
             if step["files"]:
                 made["filesHash"] = _archive(*step["files"])[0]
             steps.append(made)
         return {**base, "steps": steps}
 
     def _name(self) -> str:
-        """The name of its template: the same for the same steps."""
-        digest = hashlib.sha256(json.dumps(self._definition(), sort_keys=True).encode()).hexdigest()
-        return f"modal-{digest[:24]}"
+        """The name of its template: the same for the same steps. Nobody else can find out by trying what secrets it is of."""
+        definition = json.dumps(self._definition(), sort_keys=True).encode()
+        if not any(step["secrets"] for step in self._steps):
+            return f"modal-{hashlib.sha256(definition).hexdigest()[:24]}"
+        return f"modal-{hmac.new(names_key(), definition, hashlib.sha256).hexdigest()[:24]}"
 
     async def _ready(self, api: AsyncApi) -> Dict[str, str]:
         """What a sandbox is made of; steps are built where they are not yet."""
