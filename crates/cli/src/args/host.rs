@@ -80,6 +80,10 @@ pub(crate) struct SyncArgs {
     /// Heed no `.gitignore` and no `.offleashignore`, only `--ignore-file`. `.git` is brought over, too.
     #[arg(long)]
     pub(crate) no_ignore: bool,
+    /// From a sandbox: take `.gitignore`, `.offleashignore` and what `--ignore-file` names, too, and with `--delete` remove them.
+    /// What they say is left out the next time is the sandbox's word then.
+    #[arg(long)]
+    pub(crate) replace_ignore_files: bool,
     /// Remove at the destination what is not at the source, except what is left out.
     #[arg(long)]
     pub(crate) delete: bool,

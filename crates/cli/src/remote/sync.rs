@@ -1,7 +1,7 @@
 //! `offleash sync`: a directory here and one in a sandbox are brought to the same, one way.
 //!
 //! Files of the same size are compared by their digests. Nothing is removed unless that is said, and what is left out is neither
-//! brought over nor removed. Names that come from a sandbox are only names, and are made in directories that are held open
+//! brought over nor removed. A sandbox does not decide what that is: files that say it are not taken from one. Names that come from a sandbox are only names, and are made in directories that are held open
 //! ([`super::arrival`]); links are followed nowhere.
 
 mod here;
@@ -25,6 +25,9 @@ use crate::terminal;
 
 /// How often a directory that is watched is looked at.
 const EVERY: Duration = Duration::from_secs(1);
+
+/// Why a file is not brought from a sandbox that is a stranger's word for what goes there the next time.
+const DECIDES: &str = "it says what is left out here, and `--replace-ignore-files` is not said";
 
 /// What was done, or would be.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -222,10 +225,11 @@ impl Sync<'_> {
             _ => false,
         };
         let alike = here.iter().filter(|(path, entry)| is_alike(path, entry));
-        let alike: Vec<&str> = alike.map(|(path, _)| path.as_str()).collect();
+        let size = |path: &str| there.get(path).map_or(0, |there| there.size);
+        let alike: Vec<(&str, u64)> = alike.map(|(path, _)| (path.as_str(), size(path))).collect();
         let digests = self.inside.digests(&alike)?;
         let mut same = std::collections::BTreeSet::new();
-        for path in alike {
+        for (path, _) in alike {
             let Some(digest) = digests.get(path) else { continue };
             let ours = inside::digest_here(self.here.open(path)?);
             let ours = ours
@@ -260,6 +264,8 @@ impl Sync<'_> {
             Some(entry) if entry.kind == Kind::Directory => {}
             _ => return Err(Failure::new("there is no such directory in the sandbox")),
         }
+        // What is left out here is not the sandbox's to say, once there is anything.
+        let takes_ignore_files = self.arguments.replace_ignore_files || self.here.is_new()?;
         if !self.arguments.dry_run {
             self.here.make_root()?;
         }
@@ -276,6 +282,10 @@ impl Sync<'_> {
                 if is_directory && (self.arguments.dry_run || !self.here.is_empty(path)?) {
                     continue;
                 }
+                if !takes_ignore_files && self.here.decides(path) {
+                    self.leave_out(path, DECIDES)?;
+                    continue;
+                }
                 self.removed(path, |sync| sync.here.remove(path, is_directory))?;
             }
         }
@@ -284,6 +294,10 @@ impl Sync<'_> {
             budget.take_entry()?;
             if same.contains(path) {
                 self.tally.same += 1;
+                continue;
+            }
+            if !takes_ignore_files && self.here.decides(path) {
+                self.leave_out(path, DECIDES)?;
                 continue;
             }
             match (entry.kind, entry.is_link) {

@@ -334,7 +334,7 @@ fn a_directory_is_brought_to_a_sandbox_and_back_and_nothing_goes_beside_it() {
     fs::create_dir(&outside).unwrap();
     std::os::unix::fs::symlink(&outside, root.join("linked")).unwrap();
     server.say(&["exec", &id, "sh", "-c",
-        "cd app; echo changed >src/main.rs; mkdir linked; echo theirs >linked/file; ln -s /etc/passwd link; echo n >'a\nb'"]);
+        "cd app; echo >.gitignore; echo '!out' >src/.gitignore; echo changed >src/main.rs; mkdir linked; echo theirs >linked/file; ln -s /etc/passwd link; echo n >'a\nb'"]);
     let output = server.say_anyway(&["sync", "--delete", &there, here]);
     assert_eq!(output.status.code(), Some(125), "{}", stdout(&output));
     assert!(fs::read_dir(&outside).unwrap().next().is_none());
@@ -343,6 +343,14 @@ fn a_directory_is_brought_to_a_sandbox_and_back_and_nothing_goes_beside_it() {
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(
         stderr(&output).contains("left out, because it is a link: link"),
+        "{}",
+        stderr(&output)
+    );
+    // What is left out here is not the sandbox's to say.
+    assert_eq!(fs::read_to_string(root.join(".gitignore")).unwrap(), "/build/\n");
+    assert!(!root.join("src/.gitignore").exists());
+    assert!(
+        stderr(&output).contains("`--replace-ignore-files` is not said: .gitignore"),
         "{}",
         stderr(&output)
     );

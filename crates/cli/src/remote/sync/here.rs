@@ -13,7 +13,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::super::arrival::Directory;
 use super::super::copy::{DEEPEST, here, joined};
-use super::ignore::IgnoreStack;
+use super::ignore::{IgnoreStack, is_heeded};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -45,6 +45,8 @@ impl HereEntry {
 pub(super) struct HereTree {
     root: PathBuf,
     ignore_files: Vec<PathBuf>,
+    /// The same by paths without links.
+    whole_ignore_files: Vec<PathBuf>,
     heeds_files: bool,
     /// What each directory leaves out, as it was when the tree was read.
     stacks: RefCell<HashMap<String, IgnoreStack>>,
@@ -58,6 +60,11 @@ impl HereTree {
         Self {
             root: root.to_owned(),
             ignore_files: ignore_files.to_vec(),
+            // One that is not there is told of when it is read.
+            whole_ignore_files: ignore_files
+                .iter()
+                .filter_map(|path| path.canonicalize().ok())
+                .collect(),
             heeds_files,
             stacks: RefCell::default(),
             odd: RefCell::default(),
@@ -68,6 +75,24 @@ impl HereTree {
     /// How much was left out because of what it is.
     pub(super) fn odd(&self) -> usize {
         self.odd_now.get()
+    }
+
+    /// Whether a path below is of a file that says what is left out, now or by its name the next time.
+    pub(super) fn decides(&self, path: &str) -> bool {
+        let name = path.rsplit_once('/').map_or(path, |(_, name)| name);
+        is_heeded(name) || {
+            let whole = self.path(path).canonicalize();
+            whole.is_ok_and(|whole| self.whole_ignore_files.contains(&whole))
+        }
+    }
+
+    /// Whether nothing at all is there yet.
+    pub(super) fn is_new(&self) -> Result<bool, Failure> {
+        match fs::read_dir(&self.root) {
+            Ok(mut entries) => Ok(entries.next().is_none()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(true),
+            Err(error) => Err(here("list", &self.root, &error)),
+        }
     }
 
     /// Makes the directory, unless it is there.
@@ -237,6 +262,27 @@ mod tests {
         let (directory, name) = tree.parent("src/b.log").unwrap();
         directory.remove(name, false).unwrap();
         assert!(!root.join("src/b.log").exists() && fs::read_dir(&outside).unwrap().next().is_none());
+    }
+
+    #[test]
+    fn files_that_say_what_is_left_out_are_known_wherever_they_are() {
+        let site = tempfile::tempdir().unwrap();
+        let root = site.path().join("root");
+        let own = root.join("own.list");
+        let tree = HereTree::new(&root, &[own.clone()], false);
+        assert!(tree.is_new().unwrap());
+        fs::create_dir(&root).unwrap();
+        assert!(tree.is_new().unwrap());
+        fs::write(&own, ".env\n").unwrap();
+        symlink(&own, root.join("also")).unwrap();
+        let tree = HereTree::new(&root, &[own], false);
+        assert!(!tree.is_new().unwrap());
+        for decides in [".gitignore", "new/deep/.offleashignore", "own.list", "also"] {
+            assert!(tree.decides(decides), "{decides}");
+        }
+        for other in ["gitignore", ".gitignore/file", "new/own.list"] {
+            assert!(!tree.decides(other), "{other}");
+        }
     }
 
     #[test]

@@ -19,6 +19,11 @@ const GIT: &str = ".git";
 const MAX_FILE: u64 = 1 << 20;
 const MAX_LINES: usize = 10_000;
 
+/// Whether a file of that name says what is left out.
+pub(super) fn is_heeded(name: &str) -> bool {
+    FILES.contains(&name)
+}
+
 /// One line.
 #[derive(Debug, Clone)]
 struct IgnoreLine {

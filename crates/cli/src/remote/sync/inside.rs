@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::time::Duration;
 
 use data_encoding::HEXLOWER;
 use offleash_api::client::{ClientError, ExecStart, FileEntry, Kind, News, SandboxServices};
@@ -17,8 +18,11 @@ const MAX_ENTRIES: usize = 1_000_000;
 const BATCH: usize = 64 << 10;
 /// How much of a file is read at once where the sandbox has no program for digests.
 const PIECE: u64 = 4 << 20;
-/// The most that is taken of what a program says.
-const MAX_SAID: usize = 64 << 20;
+/// The most that a program may say of the names of one command.
+const MAX_SAID: usize = 4 << 20;
+/// How long a program may take for the files of one command, and how much longer for each MiB that it has to read.
+const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE_PER_MIB: Duration = Duration::from_millis(500);
 
 /// The digest of a file.
 pub(super) type FileDigest = [u8; 32];
@@ -110,7 +114,7 @@ impl Inside {
         Ok(self.runtime.block_on(self.services.upload(from, &self.path(name)))?)
     }
 
-    /// Writes what a file holds.
+    /// Writes what a file holds; whoever takes it bounds that.
     pub(super) fn download(&self, name: &str, to: &mut impl Write) -> Result<(), Failure> {
         let path = self.path(name);
         let mut offset = 0;
@@ -126,11 +130,16 @@ impl Inside {
         }
     }
 
-    /// The digests of files. What the sandbox says of them decides which are brought over, and nothing else.
-    pub(super) fn digests(&self, names: &[&str]) -> Result<BTreeMap<String, FileDigest>, Failure> {
+    /// The digests of files, which are said with their sizes. What the sandbox says of them decides which are brought over, and
+    /// nothing else.
+    pub(super) fn digests(&self, files: &[(&str, u64)]) -> Result<BTreeMap<String, FileDigest>, Failure> {
+        let sizes: BTreeMap<&str, u64> = files.iter().copied().collect();
+        let size_of = |name: &str| sizes.get(name).copied().unwrap_or_default();
+        let names: Vec<&str> = files.iter().map(|(name, _)| *name).collect();
         let mut digests = BTreeMap::new();
-        for batch in batches(names) {
-            match self.said(&["sha256sum", "-z", "--"], &batch)? {
+        for batch in batches(&names) {
+            let bytes = batch.iter().map(|name| size_of(name)).fold(0, u64::saturating_add);
+            match self.said(&["sha256sum", "-z", "--"], &batch, patience(bytes))? {
                 Some(said) => {
                     for record in said.split(|byte| *byte == 0) {
                         if let Some((path, digest)) = digest_of(record)
@@ -143,9 +152,13 @@ impl Inside {
                 // It has no such program: they are read.
                 None => {
                     for name in batch {
-                        let mut hasher = Hasher(Sha256::new());
-                        self.download(name, &mut hasher)?;
-                        digests.insert(name.to_owned(), hasher.0.finalize().into());
+                        let mut hasher = Hasher::within(size_of(name));
+                        match self.download(name, &mut hasher) {
+                            // It is another file by now.
+                            Err(_) if hasher.is_exceeded => continue,
+                            read => read?,
+                        }
+                        digests.insert(name.to_owned(), hasher.hash.finalize().into());
                     }
                 }
             }
@@ -157,15 +170,16 @@ impl Inside {
     pub(super) fn set_executable(&self, names: &[&str], is_executable: bool) -> Result<bool, Failure> {
         let mode = if is_executable { "+x" } else { "-x" };
         for batch in batches(names) {
-            if self.said(&["chmod", mode, "--"], &batch)?.is_none() {
+            if self.said(&["chmod", mode, "--"], &batch, PATIENCE)?.is_none() {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// What a program of the sandbox says of files; `None` if it is not there, or fails.
-    fn said(&self, words: &[&str], names: &[&str]) -> Result<Option<Vec<u8>>, Failure> {
+    /// What a program of the sandbox says of files; `None` if it is not there, or fails. It is the sandbox's own: what it says,
+    /// and how long it takes, is bounded.
+    fn said(&self, words: &[&str], names: &[&str], patience: Duration) -> Result<Option<Vec<u8>>, Failure> {
         let paths = names.iter().map(|name| self.path(name));
         let start = ExecStart {
             argv: words.iter().map(ToString::to_string).chain(paths).collect(),
@@ -175,16 +189,24 @@ impl Inside {
             tty: None,
             stdin: false,
         };
-        self.runtime.block_on(async {
+        let program = words.first().copied().unwrap_or_default();
+        let endless = |how: String| {
+            Failure::new(format!("`{program}` of the sandbox {how}"))
+                .with_hint("what is in the sandbox may be no such program")
+        };
+        let all = async {
             let mut exec = self.services.exec(start)?;
-            let mut said = Vec::new();
+            let (mut said, mut length) = (Vec::new(), 0);
             loop {
                 match exec.next().await {
                     Some(Ok(News::Ended(0))) => return Ok(Some(said)),
                     Some(Ok(News::Ended(_)) | Err(ClientError::NotStarted { .. })) | None => return Ok(None),
                     Some(Ok(News::Output(stream, bytes))) => {
-                        let is_said = stream == offleash_core::exec::OutputStream::Stdout;
-                        if is_said && said.len() + bytes.len() <= MAX_SAID {
+                        length += bytes.len();
+                        if length > MAX_SAID {
+                            return Err(endless(format!("says more than {MAX_SAID} bytes of its files")));
+                        }
+                        if stream == offleash_core::exec::OutputStream::Stdout {
                             said.extend(bytes);
                         }
                     }
@@ -192,8 +214,18 @@ impl Inside {
                     Some(Err(error)) => return Err(error.into()),
                 }
             }
+        };
+        self.runtime.block_on(async {
+            let ended = tokio::time::timeout(patience, all).await;
+            ended.unwrap_or_else(|_| Err(endless(format!("has not ended after {} seconds", patience.as_secs()))))
         })
     }
+}
+
+/// How long it may take to read so many bytes.
+fn patience(bytes: u64) -> Duration {
+    let mib = u32::try_from(bytes >> 20).unwrap_or(u32::MAX);
+    PATIENCE.saturating_add(PATIENCE_PER_MIB.saturating_mul(mib))
 }
 
 /// As many names at a time as one command takes.
@@ -221,12 +253,31 @@ fn digest_of(record: &[u8]) -> Option<(&str, FileDigest)> {
     Some((std::str::from_utf8(path).ok()?, digest.try_into().ok()?))
 }
 
-/// Takes bytes in, and keeps none.
-struct Hasher(Sha256);
+/// Takes as many bytes in as there may be, and keeps none.
+struct Hasher {
+    hash: Sha256,
+    left: u64,
+    is_exceeded: bool,
+}
+
+impl Hasher {
+    fn within(bytes: u64) -> Self {
+        Self {
+            hash: Sha256::new(),
+            left: bytes,
+            is_exceeded: false,
+        }
+    }
+}
 
 impl Write for Hasher {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.update(bytes);
+        let Some(left) = self.left.checked_sub(bytes.len() as u64) else {
+            self.is_exceeded = true;
+            return Err(io::ErrorKind::FileTooLarge.into());
+        };
+        self.left = left;
+        self.hash.update(bytes);
         Ok(bytes.len())
     }
 
@@ -237,9 +288,9 @@ impl Write for Hasher {
 
 /// The digest of a file here.
 pub(super) fn digest_here(mut file: std::fs::File) -> io::Result<FileDigest> {
-    let mut hasher = Hasher(Sha256::new());
+    let mut hasher = Hasher::within(u64::MAX);
     io::copy(&mut file, &mut hasher)?;
-    Ok(hasher.0.finalize().into())
+    Ok(hasher.hash.finalize().into())
 }
 
 #[cfg(test)]
@@ -260,6 +311,15 @@ mod tests {
         ] {
             assert_eq!(digest_of(record.as_bytes()), None, "{record}");
         }
+    }
+
+    #[test]
+    fn a_file_that_is_longer_than_it_was_said_to_be_has_no_end() {
+        let mut hasher = Hasher::within(5);
+        hasher.write_all(b"12345").unwrap();
+        assert!(hasher.write_all(b"6").is_err() && hasher.is_exceeded);
+        assert_eq!(patience(0), PATIENCE);
+        assert!(patience(u64::MAX) > patience(100 << 30) && patience(100 << 30) > PATIENCE);
     }
 
     #[test]
