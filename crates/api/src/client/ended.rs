@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use offleash_core::error::{ErrorKind, Explained as _};
 use serde_json::Value;
 
-use super::{Client, ClientError, encoded};
+use super::{Client, ClientError, MAX_PAGES, encoded, malformed};
 
 /// The most events that a daemon tells at once.
 const PAGE: i64 = 1000;
@@ -46,7 +46,7 @@ impl Client {
     /// As [`Self::ended`].
     pub fn all_ended(&self) -> Result<Vec<Ended>, ClientError> {
         let (mut all, mut after) = (Vec::new(), 0);
-        loop {
+        for _ in 0..MAX_PAGES {
             let page = self.get(&format!("/v1/audit?after={after}&limit={PAGE}"))?;
             let events = page["events"].as_array().map(Vec::as_slice).unwrap_or_default();
             all.extend(events.iter().filter_map(end_of));
@@ -56,6 +56,7 @@ impl Client {
                 _ => return Ok(all),
             }
         }
+        Err(malformed("/v1/audit", format!("it has more than {MAX_PAGES} pages")))
     }
 
     /// What was answered about the sandbox `id`; that it is not there is made `Ended` if it was.

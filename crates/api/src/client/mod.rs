@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use http::{Method, Request};
 use offleash_core::error::{ErrorKind, Explained};
-use offleash_core::id::SandboxName;
+use offleash_core::id::{RunId, SandboxName};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -29,6 +29,10 @@ pub use tunnel::{ForwardNews, Tunnel, listen};
 
 use self::transport::Transport;
 use crate::http::body;
+
+/// The most pages of a list, and the most bytes that they have together.
+const MAX_PAGES: usize = 10_000;
+const MAX_LIST: usize = 256 << 20;
 
 /// The name of the socket in the state directory at which a daemon serves its owner.
 pub const SOCKET: &str = "api.sock";
@@ -257,7 +261,7 @@ impl Client {
     /// # Errors
     /// `NotRunning`, `Refused`, `Malformed`.
     pub fn get(&self, path: &str) -> Result<Value, ClientError> {
-        self.ask_for(Method::GET, path, None).map(|(value, _)| value)
+        self.ask_for(Method::GET, path, None).map(|answer| answer.value)
     }
 
     /// Sends `body` to `path` and reads the answer, `Null` if it has no body.
@@ -265,7 +269,7 @@ impl Client {
     /// # Errors
     /// As [`Self::get`].
     pub fn post(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
-        self.ask_for(Method::POST, path, Some(body)).map(|(value, _)| value)
+        self.ask_for(Method::POST, path, Some(body)).map(|answer| answer.value)
     }
 
     /// Deletes what is at `path`.
@@ -276,37 +280,38 @@ impl Client {
         self.ask_for(Method::DELETE, path, None).map(drop)
     }
 
-    /// Every entry of a list that comes in pages.
+    /// Every entry of a list that comes in pages. A server that sends them without end is told of.
     ///
     /// # Errors
     /// As [`Self::get`].
     pub fn list(&self, path: &str) -> Result<Vec<Value>, ClientError> {
         let mut all = Vec::new();
         let mut token: Option<String> = None;
-        loop {
+        let mut length = 0;
+        for _ in 0..MAX_PAGES {
             let separator = if path.contains('?') { '&' } else { '?' };
             let page = match &token {
                 Some(token) => format!("{path}{separator}nextToken={}", encoded(token)),
                 None => path.to_owned(),
             };
-            let (entries, next) = self.ask_for(Method::GET, &page, None)?;
-            let Value::Array(entries) = entries else {
+            let Answer { value, next, bytes } = self.ask_for(Method::GET, &page, None)?;
+            let Value::Array(entries) = value else {
                 return Err(malformed(&page, "it is no list"));
             };
+            length += bytes;
+            if length > MAX_LIST {
+                return Err(malformed(path, format!("the list has more than {MAX_LIST} bytes")));
+            }
             all.extend(entries);
             if next.is_none() || next == token {
                 return Ok(all);
             }
             token = next;
         }
+        Err(malformed(path, format!("the list has more than {MAX_PAGES} pages")))
     }
 
-    fn ask_for(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<&Value>,
-    ) -> Result<(Value, Option<String>), ClientError> {
+    fn ask_for(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, ClientError> {
         let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
         if body.is_some() {
             request = request.header("content-type", "application/json");
@@ -321,7 +326,11 @@ impl Client {
                 true => Value::Null,
                 false => parsed(&bytes, path)?,
             };
-            Ok((value, next))
+            Ok(Answer {
+                value,
+                next,
+                bytes: bytes.len(),
+            })
         })
     }
 
@@ -336,11 +345,16 @@ impl Client {
             return Ok(given.to_owned());
         }
         let answer = self.get(&format!("/v1/names/{}?ended=true", encoded(given)))?;
-        if let Some(id) = answer["id"].as_str() {
-            return Ok(id.to_owned());
+        // What a server calls an id goes into paths, terminals and commands of shells.
+        let id_in = |value: &Value| {
+            let text = value.as_str().unwrap_or_default();
+            text.parse::<RunId>().map_err(|error| malformed("/v1/names", error))
+        };
+        if !answer["id"].is_null() {
+            return id_in(&answer["id"]).map(String::from);
         }
         let ids = answer["others"].as_array().into_iter().flatten();
-        let ids: Vec<String> = ids.filter_map(|id| id.as_str().map(str::to_owned)).collect();
+        let ids: Vec<String> = ids.map(|id| id_in(id).map(String::from)).collect::<Result<_, _>>()?;
         if ids.is_empty() {
             return Ok(given.to_owned());
         }
@@ -373,6 +387,15 @@ impl Client {
             user: user.map(str::to_owned),
         })
     }
+}
+
+/// An answer of the control plane.
+struct Answer {
+    value: Value,
+    /// The token of the next page of a list.
+    next: Option<String>,
+    /// How long it was.
+    bytes: usize,
 }
 
 impl ClientTarget {
