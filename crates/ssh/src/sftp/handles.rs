@@ -19,6 +19,12 @@ const EXCLUSIVE: u32 = 32;
 const PIECE: u64 = 4 << 20;
 /// The most that one file may be that is written.
 const MAX_SPOOL: u64 = 64 << 30;
+/// The most that a file of the sandbox may be that is changed in part, and what of it may be something else than zeros: it is put
+/// together here.
+const MAX_FETCHED: u64 = 4 << 30;
+const MAX_FETCHED_DATA: u64 = 1 << 30;
+/// Zeros are left out as holes in pieces of this many bytes, a block of most file systems.
+const BLOCK: usize = 4096;
 
 /// A mode that a new file has anyway.
 const USUAL_MODES: [u32; 3] = [0o644, 0o664, 0o666];
@@ -83,8 +89,11 @@ impl OpenFile {
             false => None,
             true => {
                 let file = tempfile::tempfile()?;
-                if entry.is_some() && !has(TRUNCATE) {
-                    fetch(services, &path, &file).await?;
+                if let Some(entry) = entry.as_ref().filter(|_| !has(TRUNCATE)) {
+                    if entry.size > MAX_FETCHED {
+                        return Err(too_large());
+                    }
+                    fetch(services, &path, file.try_clone()?).await?;
                 }
                 let mode = attributes
                     .mode
@@ -203,20 +212,60 @@ impl OpenFile {
     }
 }
 
-async fn fetch(services: &SandboxServices, path: &str, to: &File) -> Result<(), SftpRefusal> {
-    let mut offset = 0;
+async fn fetch(services: &SandboxServices, path: &str, to: File) -> Result<(), SftpRefusal> {
+    let mut fetched = FetchedFile::new(to);
     loop {
-        let bytes = services.read(path, offset, PIECE).await?;
-        to.write_all_at(&bytes, offset)?;
-        offset += bytes.len() as u64;
+        let bytes = services.read(path, fetched.length, PIECE).await?;
+        fetched.add(&bytes)?;
         // Less than was asked for is the end of it.
         if (bytes.len() as u64) < PIECE {
-            return Ok(());
-        }
-        if offset > MAX_SPOOL {
-            return Err(SftpRefusal::failure("File too large"));
+            return fetched.end();
         }
     }
+}
+
+/// A file of the sandbox as far as it is here; its zeros take no room.
+struct FetchedFile {
+    file: File,
+    length: u64,
+    data: u64,
+}
+
+impl FetchedFile {
+    fn new(file: File) -> Self {
+        Self {
+            file,
+            length: 0,
+            data: 0,
+        }
+    }
+
+    /// Adds what comes next.
+    fn add(&mut self, bytes: &[u8]) -> Result<(), SftpRefusal> {
+        for block in bytes.chunks(BLOCK) {
+            if block.iter().any(|byte| *byte != 0) {
+                self.data += block.len() as u64;
+                if self.data > MAX_FETCHED_DATA {
+                    return Err(too_large());
+                }
+                self.file.write_all_at(block, self.length)?;
+            }
+            self.length += block.len() as u64;
+        }
+        match self.length > MAX_FETCHED {
+            true => Err(too_large()),
+            false => Ok(()),
+        }
+    }
+
+    /// That nothing comes any more: zeros at the end were not written.
+    fn end(self) -> Result<(), SftpRefusal> {
+        Ok(self.file.set_len(self.length)?)
+    }
+}
+
+fn too_large() -> SftpRefusal {
+    SftpRefusal::failure("File too large to be changed in part; write it anew")
 }
 
 /// Fails unless the directory above a path is there.
@@ -226,5 +275,44 @@ pub(super) async fn require_parent(services: &SandboxServices, path: &str) -> Re
     match services.entry(parent).await? {
         Some(entry) if entry.kind == Kind::Directory => Ok(()),
         _ => Err(SftpRefusal::no_such_file()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+
+    #[test]
+    fn zeros_of_a_file_of_the_sandbox_take_no_room_here() {
+        let file = tempfile::tempfile().unwrap();
+        let mut fetched = FetchedFile::new(file.try_clone().unwrap());
+        let zeros = vec![0; 4 << 20];
+        let mut some = zeros.clone();
+        some[5000] = 1;
+        for piece in [&zeros, &some, &zeros] {
+            fetched.add(piece).unwrap();
+        }
+        fetched.add(&[0; 100]).unwrap();
+        fetched.end().unwrap();
+        let metadata = file.metadata().unwrap();
+        assert_eq!(metadata.len(), 3 * (4 << 20) + 100);
+        assert!(metadata.blocks() * 512 <= 64 << 10, "{}", metadata.blocks());
+        let mut bytes = [0; 2];
+        file.read_exact_at(&mut bytes, (4 << 20) + 4999).unwrap();
+        assert_eq!(bytes, [0, 1]);
+    }
+
+    #[test]
+    fn a_file_of_the_sandbox_is_no_longer_here_than_bounds_say() {
+        let bounded = |length, data| FetchedFile {
+            length,
+            data,
+            ..FetchedFile::new(tempfile::tempfile().unwrap())
+        };
+        bounded(MAX_FETCHED - 1, MAX_FETCHED_DATA).add(&[0]).unwrap();
+        assert!(bounded(MAX_FETCHED, 0).add(&[0]).is_err());
+        assert!(bounded(0, MAX_FETCHED_DATA).add(&[1]).is_err());
     }
 }
