@@ -11,6 +11,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use offleash_core::id::{RunId, SandboxName};
 use offleash_core::text::Text;
 use offleash_ssh::HostKey;
 
@@ -27,6 +28,7 @@ const ALIAS: &str = "offleash";
 
 pub(crate) fn ssh(arguments: &SshArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
     let given = arguments.id.strip_suffix(SUFFIX).unwrap_or(&arguments.id);
+    check(given)?;
     let client = at.client()?;
     let id = client.id_of(given)?;
     if arguments.stdio {
@@ -53,6 +55,16 @@ pub(crate) fn ssh(arguments: &SshArgs, at: &ServerAt<'_>) -> Result<ExitCode, Fa
     Err(Failure::from_error(&error)
         .while_trying("starting `ssh`")
         .with_hint("install OpenSSH's client; `offleash exec -it` needs none"))
+}
+
+/// That it could be an id or a name: it is written into what a shell reads.
+fn check(given: &str) -> Result<(), Failure> {
+    if given.parse::<RunId>().is_ok() {
+        return Ok(());
+    }
+    given.parse::<SandboxName>().map(drop).map_err(|error| {
+        Failure::from_error(&error).with_hint("`offleash ls` lists the sandboxes that there are, by name and id")
+    })
 }
 
 /// Is the server of one connection.
@@ -152,7 +164,8 @@ impl Words {
             proxy.push(quoted(word));
             proxy.push(" ");
         }
-        proxy.push("%n");
+        // OpenSSH puts the host's name there, which may be anybody's word, as in a link.
+        proxy.push("'%n'");
         Ok(Self {
             proxy,
             known_hosts: files.known_hosts.clone().into(),
@@ -245,6 +258,23 @@ mod tests {
         }
         let dashes: Vec<String> = ["--", "-x"].map(str::to_owned).into();
         assert_eq!(split(&dashes), (&[][..], &dashes[1..]));
+    }
+
+    #[test]
+    fn only_what_could_be_a_sandbox_is_given_to_openssh() {
+        for good in ["work", "my-box_2.x", "i1234567890123456789"] {
+            check(good).unwrap();
+        }
+        for bad in ["", "-oProxyCommand=x", "a;touch x", "$(x)", "a'b", "a b", "a/b"] {
+            assert!(check(bad).is_err(), "{bad}");
+        }
+        // Between quotes, whatever name a client of OpenSSH is given.
+        let files = KeyFiles {
+            key: HostKey::kept(&tempfile::tempdir().unwrap().path().join("key")).unwrap(),
+            known_hosts: PathBuf::from("/k"),
+        };
+        let words = Words::of(&ServerAt::Here(None), &files).unwrap();
+        assert!(words.proxy.to_string_lossy().ends_with(" ssh --stdio -- '%n'"));
     }
 
     #[test]
