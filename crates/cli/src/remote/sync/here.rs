@@ -269,7 +269,7 @@ mod tests {
         let site = tempfile::tempdir().unwrap();
         let root = site.path().join("root");
         let own = root.join("own.list");
-        let tree = HereTree::new(&root, &[own.clone()], false);
+        let tree = HereTree::new(&root, std::slice::from_ref(&own), false);
         assert!(tree.is_new().unwrap());
         fs::create_dir(&root).unwrap();
         assert!(tree.is_new().unwrap());
