@@ -285,30 +285,21 @@ impl Client {
     /// # Errors
     /// As [`Self::get`].
     pub fn list(&self, path: &str) -> Result<Vec<Value>, ClientError> {
-        let mut all = Vec::new();
+        let mut list = PagedList::default();
         let mut token: Option<String> = None;
-        let mut length = 0;
-        for _ in 0..MAX_PAGES {
+        loop {
             let separator = if path.contains('?') { '&' } else { '?' };
             let page = match &token {
                 Some(token) => format!("{path}{separator}nextToken={}", encoded(token)),
                 None => path.to_owned(),
             };
-            let Answer { value, next, bytes } = self.ask_for(Method::GET, &page, None)?;
-            let Value::Array(entries) = value else {
-                return Err(malformed(&page, "it is no list"));
-            };
-            length += bytes;
-            if length > MAX_LIST {
-                return Err(malformed(path, format!("the list has more than {MAX_LIST} bytes")));
-            }
-            all.extend(entries);
+            let answer = self.ask_for(Method::GET, &page, None)?;
+            let next = list.add(path, answer)?;
             if next.is_none() || next == token {
-                return Ok(all);
+                return Ok(list.entries);
             }
             token = next;
         }
-        Err(malformed(path, format!("the list has more than {MAX_PAGES} pages")))
     }
 
     fn ask_for(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, ClientError> {
@@ -345,16 +336,11 @@ impl Client {
             return Ok(given.to_owned());
         }
         let answer = self.get(&format!("/v1/names/{}?ended=true", encoded(given)))?;
-        // What a server calls an id goes into paths, terminals and commands of shells.
-        let id_in = |value: &Value| {
-            let text = value.as_str().unwrap_or_default();
-            text.parse::<RunId>().map_err(|error| malformed("/v1/names", error))
-        };
         if !answer["id"].is_null() {
-            return id_in(&answer["id"]).map(String::from);
+            return id_in(&answer["id"]);
         }
         let ids = answer["others"].as_array().into_iter().flatten();
-        let ids: Vec<String> = ids.map(|id| id_in(id).map(String::from)).collect::<Result<_, _>>()?;
+        let ids: Vec<String> = ids.map(id_in).collect::<Result<_, _>>()?;
         if ids.is_empty() {
             return Ok(given.to_owned());
         }
@@ -396,6 +382,38 @@ struct Answer {
     next: Option<String>,
     /// How long it was.
     bytes: usize,
+}
+
+/// What came of a list that comes in pages.
+#[derive(Default)]
+struct PagedList {
+    entries: Vec<Value>,
+    pages: usize,
+    bytes: usize,
+}
+
+impl PagedList {
+    /// Adds a page; answers the token of the next one.
+    fn add(&mut self, path: &str, answer: Answer) -> Result<Option<String>, ClientError> {
+        let Value::Array(entries) = answer.value else {
+            return Err(malformed(path, "it is no list"));
+        };
+        self.pages += 1;
+        self.bytes = self.bytes.saturating_add(answer.bytes);
+        if self.pages > MAX_PAGES || self.bytes > MAX_LIST {
+            let reason = format!("the list has more than {MAX_PAGES} pages, or {MAX_LIST} bytes");
+            return Err(malformed(path, reason));
+        }
+        self.entries.extend(entries);
+        Ok(answer.next)
+    }
+}
+
+/// The id of a sandbox: what a server calls so goes into paths, terminals and commands of shells.
+fn id_in(value: &Value) -> Result<String, ClientError> {
+    let text = value.as_str().unwrap_or_default();
+    let id = text.parse::<RunId>();
+    id.map(String::from).map_err(|error| malformed("/v1/names", error))
 }
 
 impl ClientTarget {
@@ -460,4 +478,44 @@ fn malformed(asked: &str, reason: impl std::fmt::Display) -> ClientError {
 
 fn parsed<T: DeserializeOwned>(bytes: &[u8], asked: &str) -> Result<T, ClientError> {
     serde_json::from_slice(bytes).map_err(|error| malformed(asked, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_list_ends_whatever_a_server_says() {
+        let page = |bytes| Answer {
+            value: json!([{}]),
+            next: Some("more".to_owned()),
+            bytes,
+        };
+        let mut list = PagedList::default();
+        for _ in 0..MAX_PAGES {
+            assert_eq!(list.add("/x", page(2)).unwrap().as_deref(), Some("more"));
+        }
+        assert_eq!(list.entries.len(), MAX_PAGES);
+        assert!(list.add("/x", page(2)).is_err());
+        let mut list = PagedList::default();
+        list.add("/x", page(MAX_LIST)).unwrap();
+        assert!(list.add("/x", page(1)).is_err());
+    }
+
+    #[test]
+    fn an_id_of_a_server_is_read_as_one() {
+        assert_eq!(id_in(&json!("i1234567890123456789")).unwrap(), "i1234567890123456789");
+        for wrong in [
+            json!("a;touch x"),
+            json!("../x"),
+            json!("-o"),
+            json!("\u{1b}[2J"),
+            json!(""),
+            json!(7),
+        ] {
+            assert!(id_in(&wrong).is_err(), "{wrong}");
+        }
+    }
 }
