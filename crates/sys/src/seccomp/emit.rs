@@ -14,7 +14,7 @@ use libc::{
 };
 
 use super::FilterOptions;
-use super::rule::{ArgumentTest, ArgumentWord, CallRule, number_of};
+use super::rule::{ArgumentTest, ArgumentWord, CallRule, TableEntry, number_of};
 use super::table;
 
 /// `AUDIT_ARCH_*` of the only calling convention let in (`include/uapi/linux/audit.h`).
@@ -33,14 +33,28 @@ const UNKNOWN: u32 = SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
 
 /// The program for these options, in the order in which the kernel runs it.
 pub(super) fn program(options: &FilterOptions) -> Vec<sock_filter> {
-    program_of(&NumberRanges::of(options), options.notify)
+    program_on(ARCHITECTURE, table::by_number, options)
+}
+
+/// The same for an architecture on which calls have the numbers that `line_of` says.
+pub(super) fn program_on(
+    architecture: u32,
+    line_of: impl Fn(usize) -> Option<&'static TableEntry>,
+    options: &FilterOptions,
+) -> Vec<sock_filter> {
+    let unknown = JumpTarget::Answer(UNKNOWN);
+    let target = |number: u32| match line_of(usize::try_from(number).unwrap_or(usize::MAX)) {
+        Some(entry) => JumpTarget::of(entry.rule(options), options.notify),
+        None => unknown,
+    };
+    program_of(architecture, &NumberRanges::by(target, unknown), options.notify)
 }
 
 /// The program that lets pass what `rule` has a rule for, and answers `otherwise` to every other call.
 pub(super) fn program_by(rule: impl Fn(u32) -> Option<&'static CallRule>, otherwise: i32) -> Vec<sock_filter> {
     let unknown = JumpTarget::Answer(SECCOMP_RET_ERRNO | otherwise.cast_unsigned());
     let target = |number| rule(number).map_or(unknown, |rule| JumpTarget::of(rule, false));
-    program_of(&NumberRanges::by(target, unknown), false)
+    program_of(ARCHITECTURE, &NumberRanges::by(target, unknown), false)
 }
 
 /// As [`program_by`], with the rules of these lists, by number.
@@ -60,12 +74,12 @@ pub(super) fn rule_in(
     all.find_map(|(known, rule)| (number_of(*known) == number).then_some(*rule))
 }
 
-fn program_of(ranges: &NumberRanges, notify: bool) -> Vec<sock_filter> {
+fn program_of(architecture: u32, ranges: &NumberRanges, notify: bool) -> Vec<sock_filter> {
     let mut builder = ProgramBuilder::new(notify);
     let kill = builder.result(SECCOMP_RET_KILL_PROCESS);
     let search = builder.search(ranges);
     let by_number = builder.load(NUMBER_AT, search);
-    let right_architecture = builder.branch(BPF_JEQ, ARCHITECTURE, by_number, kill);
+    let right_architecture = builder.branch(BPF_JEQ, architecture, by_number, kill);
     builder.load(ARCHITECTURE_AT, right_architecture);
     builder.finish()
 }
@@ -116,15 +130,6 @@ struct NumberRanges {
 }
 
 impl NumberRanges {
-    fn of(options: &FilterOptions) -> NumberRanges {
-        let unknown = JumpTarget::Answer(UNKNOWN);
-        let by_table = |number: u32| match table::by_number(usize::try_from(number).unwrap_or(usize::MAX)) {
-            Some(entry) => JumpTarget::of(entry.rule(options), options.notify),
-            None => unknown,
-        };
-        Self::by(by_table, unknown)
-    }
-
     /// By what `target` says of each number of the table, and with `beyond` for every one above.
     fn by(target: impl Fn(u32) -> JumpTarget, beyond: JumpTarget) -> NumberRanges {
         let mut found = NumberRanges {

@@ -4,6 +4,7 @@ mod arguments;
 mod kernel;
 mod machine;
 mod neighbours;
+mod processors;
 mod program;
 mod service;
 mod supervisor;
