@@ -43,9 +43,13 @@ const OUTER_PREFIXES: [&str; 10] = [
     "DEP_",
 ];
 
-/// How the guest is compiled and linked.
-const FLAGS: [&str; 4] = [
-    "-Ctarget-feature=+crt-static",
+/// What of the processor the guest is compiled for, elsewhere and on aarch64: there the compiler asks for functions that find out
+/// how this processor counts in memory, before `main` and by the C library.
+const FEATURES: &str = "-Ctarget-feature=+crt-static";
+const FEATURES_OF_AARCH64: &str = "-Ctarget-feature=+crt-static,-outline-atomics";
+
+/// How the guest is compiled and linked otherwise.
+const FLAGS: [&str; 3] = [
     // A fixed address: nothing to relocate, so no page is copied for it.
     "-Crelocation-model=static",
     // It brings its own entry point, `sys::bare`.
@@ -153,7 +157,14 @@ fn build(workspace: &Path, target: &str, directory: &Path) -> Result<(), Box<dyn
             cargo.env_remove(&name);
         }
     }
-    cargo.env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\x1f"));
+    let features = match target.starts_with("aarch64-") {
+        true => FEATURES_OF_AARCH64,
+        false => FEATURES,
+    };
+    cargo.env(
+        "CARGO_ENCODED_RUSTFLAGS",
+        format!("{features}\x1f{}", FLAGS.join("\x1f")),
+    );
     let output = cargo.output()?;
     if output.status.success() {
         return Ok(());

@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -364,8 +365,9 @@ impl JoinSpec {
             return Err(lacks("the CPUs"));
         }
         // After all else, which is said of its first thread: one that it has from now on has the same.
-        let tasks = rustix::fs::stat(format!("/proc/{}/task", pid.as_raw_pid()))?;
-        if tasks.st_nlink != LINKS_OF_ONE {
+        // Not by `stat` itself, whose count has another type on aarch64.
+        let tasks = std::fs::metadata(format!("/proc/{}/task", pid.as_raw_pid()))?;
+        if tasks.nlink() != LINKS_OF_ONE {
             return Err(lacks("the one thread"));
         }
         Ok(())
