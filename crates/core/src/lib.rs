@@ -24,6 +24,7 @@ pub mod network;
 pub mod path_rules;
 pub mod plan;
 pub mod policy;
+pub mod processor;
 pub mod protected;
 pub mod record;
 pub mod runtime;

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use offleash_core::error::{ErrorKind, Explained};
+use offleash_core::processor::ImagePlatform;
 use offleash_core::text::Text;
 use offleash_store::FileError;
 
@@ -179,10 +180,12 @@ pub enum ImageError {
         what: String,
     },
     /// There is none for this machine.
-    #[error("the image is for {}, not for {OUR_PLATFORM}", found.join(", "))]
+    #[error("the image is for {}, not for {}", found.join(", "), ours.name)]
     OtherPlatform {
         /// What it is for.
         found: Vec<String>,
+        /// What sandboxes here can run.
+        ours: ImagePlatform,
     },
     /// A part that should be here is not.
     #[error("{what} {digest} is missing")]
@@ -258,9 +261,6 @@ pub enum ImageError {
     #[error(transparent)]
     Removing(#[from] FileError),
 }
-
-/// What sandboxes here can run.
-pub(crate) const OUR_PLATFORM: &str = "linux/amd64";
 
 fn said_by(said: &str) -> String {
     match said {

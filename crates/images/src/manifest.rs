@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use offleash_core::processor::ImagePlatform;
+
 use crate::digest::ImageDigest;
-use crate::error::{ImageError, OUR_PLATFORM};
+use crate::error::ImageError;
 
 /// The largest manifest or index (what registries themselves take).
 pub(crate) const MAX_MANIFEST: u64 = 4 << 20;
@@ -198,18 +200,22 @@ impl Descriptor {
 
 /// The part of an index that is for this machine.
 pub(crate) fn of_this_platform(index: &[Descriptor]) -> Result<&Descriptor, ImageError> {
+    of_platform(index, ImagePlatform::OURS)
+}
+
+fn of_platform(index: &[Descriptor], ours: ImagePlatform) -> Result<&Descriptor, ImageError> {
     let named = |descriptor: &Descriptor| {
         let platform = descriptor.platform.as_ref()?;
         Some(format!("{}/{}", platform.os, platform.architecture))
     };
-    let is_ours = |descriptor: &&Descriptor| named(descriptor).is_some_and(|named| named == OUR_PLATFORM);
+    let is_ours = |descriptor: &&Descriptor| named(descriptor).is_some_and(|named| named == ours.name);
     // Variants are of later processors; the plain one, if there is one, runs on all.
     let plain = index.iter().filter(is_ours).find(|descriptor| {
         let variant = descriptor
             .platform
             .as_ref()
             .and_then(|platform| platform.variant.as_deref());
-        matches!(variant, None | Some("" | "v1"))
+        matches!(variant, None | Some("")) || variant == Some(ours.least_variant)
     });
     let alone = match index {
         [one] if one.platform.is_none() => Some(one),
@@ -226,7 +232,7 @@ pub(crate) fn of_this_platform(index: &[Descriptor]) -> Result<&Descriptor, Imag
         found.dedup();
         match found.as_slice() {
             [] => ImageError::malformed("the index", "it names no image"),
-            _ => ImageError::OtherPlatform { found },
+            _ => ImageError::OtherPlatform { found, ours },
         }
     })?;
     chosen.check("the manifest", MAX_MANIFEST)?;
@@ -288,8 +294,10 @@ impl ImageConfig {
         let document: ConfigDocument =
             serde_json::from_slice(bytes).map_err(|error| ImageError::malformed(WHAT, error))?;
         let platform = format!("{}/{}", document.os, document.architecture);
-        if platform != OUR_PLATFORM && platform != "/" {
-            return Err(ImageError::OtherPlatform { found: vec![platform] });
+        let ours = ImagePlatform::OURS;
+        if platform != ours.name && platform != "/" {
+            let found = vec![platform];
+            return Err(ImageError::OtherPlatform { found, ours });
         }
         let diff_ids = document.rootfs.diff_ids.unwrap_or_default();
         if diff_ids.len() != layers {
@@ -332,7 +340,7 @@ impl ImageConfig {
     pub(crate) fn document(&self) -> Result<Vec<u8>, ImageError> {
         let env: Vec<String> = self.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let document = serde_json::json!({
-            "architecture": "amd64",
+            "architecture": ImagePlatform::OURS.architecture,
             "os": "linux",
             "created": self.created,
             "config": {

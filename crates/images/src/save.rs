@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write};
 
+use offleash_core::processor::ImagePlatform;
 use serde_json::{Value, json};
 
 use crate::digest::ImageDigest;
@@ -84,7 +85,7 @@ impl ImageStore {
             "mediaType": manifest.media_type(),
             "digest": record.digest,
             "size": size,
-            "platform": { "os": "linux", "architecture": "amd64" },
+            "platform": { "os": "linux", "architecture": ImagePlatform::OURS.architecture },
         });
         if let Some(name) = &record.name {
             entry["annotations"] = json!({
@@ -185,7 +186,7 @@ mod tests {
         let store = ImageStore::at(&scratch.path().join("images")).unwrap();
         let layer = TarBuilder::default().file("file", b"text").end();
         let config = json!({
-            "os": "linux", "architecture": "amd64",
+            "os": "linux", "architecture": ImagePlatform::OURS.architecture,
             "rootfs": { "type": "layers", "diff_ids": [ImageDigest::of(&layer)] },
         });
         let archive = TarBuilder::default()

@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use offleash_core::debian_libraries;
 use offleash_core::gpu::GpuChoice;
 use offleash_core::plan::{PlanEntry, PlanNode};
 use offleash_core::spec::MountAccess;
@@ -33,8 +34,8 @@ const NVIDIA_LIBRARIES: [(&str, Option<&str>); 5] = [
 const NEEDED: usize = 2;
 /// Where distributions put them.
 const LIBRARY_DIRECTORIES: [&str; 9] = [
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/x86_64-linux-gnu/nvidia/current",
+    debian_libraries!("/usr/lib/", ""),
+    debian_libraries!("/usr/lib/", "/nvidia/current"),
     "/usr/lib64",
     "/usr/lib64/nvidia",
     "/usr/lib",

@@ -26,7 +26,7 @@ impl Layout {
             .map(|layer| format!("sha256:{}", sha256(directory, layer)))
             .collect();
         let config = json!({
-            "architecture": "amd64", "os": "linux", "config": process, "rootfs": { "type": "layers", "diff_ids": digests },
+            "architecture": offleash_core::processor::ImagePlatform::OURS.architecture, "os": "linux", "config": process, "rootfs": { "type": "layers", "diff_ids": digests },
         });
         let config = keep(
             config.to_string().as_bytes(),

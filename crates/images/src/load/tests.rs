@@ -95,6 +95,7 @@ fn what_is_no_archive_is_told_so() {
 fn more_images_than_are_taken_are_refused_and_not_left_out() {
     let bench = Bench::new();
     let config = r#"{"os":"linux","architecture":"amd64","rootfs":{"type":"layers","diff_ids":[]}}"#;
+    let config = config.replace("amd64", offleash_core::processor::ImagePlatform::OURS.architecture);
     let one = r#"{"Config":"c.json","RepoTags":["a:1"],"Layers":[]}"#;
     let many = format!("[{}]", vec![one; MAX_IMAGES + 1].join(","));
     let names = (0..=MAX_IMAGES)

@@ -107,21 +107,21 @@ fn index(platforms: &[&str]) -> Vec<Descriptor> {
 
 #[test]
 fn the_part_of_this_machine_is_chosen() {
-    for (platforms, chosen) in [
-        (&["linux/arm64", "linux/amd64"][..], 1),
-        (&["linux/amd64/v3", "linux/amd64", "unknown/unknown"], 1),
-        (&["windows/amd64", "linux/amd64/v2"], 1),
+    const AMD: ImagePlatform = ImagePlatform::AMD64;
+    const ARM: ImagePlatform = ImagePlatform::ARM64;
+    for (ours, platforms, chosen) in [
+        (AMD, &["linux/arm64", "linux/amd64"][..], 1),
+        (AMD, &["linux/amd64/v3", "linux/amd64", "unknown/unknown"], 1),
+        (AMD, &["windows/amd64", "linux/amd64/v2"], 1),
+        (ARM, &["linux/amd64", "linux/arm64/v8"], 1),
+        (ARM, &["linux/arm/v7", "linux/arm64/v9", "linux/arm64/v8"], 2),
+        (ARM, &["linux/arm/v7", "linux/arm64"], 1),
     ] {
         let index = index(platforms);
-        assert_eq!(of_this_platform(&index).unwrap(), &index[chosen], "{platforms:?}");
+        assert_eq!(of_platform(&index, ours).unwrap(), &index[chosen], "{platforms:?}");
     }
-    let refused = of_this_platform(&index(&[
-        "linux/arm64",
-        "windows/amd64",
-        "unknown/unknown",
-        "linux/arm64",
-    ]))
-    .unwrap_err();
+    let names = ["linux/arm64", "windows/amd64", "unknown/unknown", "linux/arm64"];
+    let refused = of_platform(&index(&names), AMD).unwrap_err();
     assert_eq!(
         refused.to_string(),
         "the image is for linux/arm64, windows/amd64, not for linux/amd64"
@@ -132,7 +132,7 @@ fn the_part_of_this_machine_is_chosen() {
 #[test]
 fn a_configuration_says_how_programs_start() {
     let document = json!({
-        "architecture": "amd64", "os": "linux", "created": "2026-01-01T00:00:00Z",
+        "architecture": ImagePlatform::OURS.architecture, "os": "linux", "created": "2026-01-01T00:00:00Z",
         "rootfs": { "type": "layers", "diff_ids": [ImageDigest::of(b"a")] },
         "config": { "Env": ["A=b=c", "broken", "=x"], "Cmd": ["python3"], "Entrypoint": null, "User": "1000:1000",
                     "WorkingDir": "/app", "Labels": { "a": "b" } },

@@ -40,7 +40,7 @@ fn a_blob_that_is_begun_anew_again_and_again_has_an_end() {
 fn a_blob_that_comes_by_the_byte_has_an_end() {
     let layer = vec![7; 1000];
     let config = json!({
-        "architecture": "amd64", "os": "linux",
+        "architecture": offleash_core::processor::ImagePlatform::OURS.architecture, "os": "linux",
         "rootfs": { "type": "layers", "diff_ids": [ImageDigest::of(&layer)] },
     });
     let image = Image::of(config.to_string().into_bytes(), layer);

@@ -162,7 +162,7 @@ impl Image {
             .collect();
         let layer = TarBuilder::default().file("bin/tool", &noise).end();
         let config = json!({
-            "architecture": "amd64", "os": "linux",
+            "architecture": offleash_core::processor::ImagePlatform::OURS.architecture, "os": "linux",
             "rootfs": { "type": "layers", "diff_ids": [ImageDigest::of(&layer)] },
         });
         Self::of(config.to_string().into_bytes(), layer)

@@ -52,7 +52,7 @@ fn the_part_of_this_machine_is_taken_from_a_list() {
     let digest = ImageDigest::of(&image.manifest);
     let index = json!({ "schemaVersion": 2, "manifests": [
         { "mediaType": OCI_MANIFEST, "digest": ImageDigest::of(b"arm"), "size": 3, "platform": { "os": "linux", "architecture": "arm64" } },
-        { "mediaType": OCI_MANIFEST, "digest": digest, "size": image.manifest.len(), "platform": { "os": "linux", "architecture": "amd64" } },
+        { "mediaType": OCI_MANIFEST, "digest": digest, "size": image.manifest.len(), "platform": { "os": "linux", "architecture": offleash_core::processor::ImagePlatform::OURS.architecture } },
     ]});
     let index = index.to_string().into_bytes();
     let (served, list) = (image.clone(), index.clone());
@@ -432,7 +432,7 @@ fn a_hostile_layer_leaves_no_image() {
         .symlink("out", "/etc")
         .file("out/passwd", b"mine")
         .end();
-    let config = json!({ "architecture": "amd64", "os": "linux", "rootfs": { "diff_ids": [ImageDigest::of(&layer)] } });
+    let config = json!({ "architecture": offleash_core::processor::ImagePlatform::OURS.architecture, "os": "linux", "rootfs": { "diff_ids": [ImageDigest::of(&layer)] } });
     let image = Image::of(config.to_string().into_bytes(), layer);
     let server = Server::start(move |request, _| image.answer(request));
     let site = Site::new();

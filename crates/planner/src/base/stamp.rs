@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use offleash_core::debian_libraries;
 use offleash_core::plan::SandboxUser;
 
 /// Goes up when the content of templates changes.
@@ -17,7 +18,7 @@ const TOLD_BY: [&str; 16] = [
     "lib",
     "lib/python3",
     "lib/python3/dist-packages",
-    "lib/x86_64-linux-gnu",
+    debian_libraries!("lib/", ""),
     "lib64",
     "libexec",
     "local",

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use offleash_core::build::{BuildBase, BuildStep, CopySource, CopyStep, InlineFile, RunStep, StepAction};
+use offleash_core::processor::ImagePlatform;
 
 use super::PLATFORM;
 use super::error::DockerfileFault;
@@ -29,10 +30,13 @@ pub(super) fn from_of(
     let (flags, rest) = flags(&instruction.rest);
     for (name, value) in flags {
         let value = words::expand(value.unwrap_or_default(), escape, lookup)?;
-        if name != "platform" || value != PLATFORM {
+        if name != "platform" || value != PLATFORM.name {
             return Err(unsupported(
                 format!("`FROM --{name}={value}`"),
-                "sandboxes are of `linux/amd64`",
+                match PLATFORM {
+                    ImagePlatform::ARM64 => "sandboxes are of `linux/arm64`",
+                    _ => "sandboxes are of `linux/amd64`",
+                },
             ));
         }
     }

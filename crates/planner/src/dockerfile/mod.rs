@@ -11,6 +11,7 @@ mod words;
 use std::collections::{BTreeMap, BTreeSet};
 
 use offleash_core::build::{BuildBase, BuildPlan, BuildStage, MAX_STAGES, MAX_STEPS};
+use offleash_core::processor::ImagePlatform;
 
 pub use self::error::{DockerfileError, DockerfileFault};
 pub use self::lines::MAX_DOCKERFILE;
@@ -18,16 +19,16 @@ use self::lines::{SourceFile, SourceInstruction, divide};
 use self::lower::{StageLowering, from_of};
 
 /// The only platform that sandboxes are of.
-const PLATFORM: &str = "linux/amd64";
+const PLATFORM: ImagePlatform = ImagePlatform::OURS;
 /// What builders of Docker declare by themselves.
 const AUTOMATIC: [(&str, &str); 8] = [
-    ("TARGETPLATFORM", PLATFORM),
+    ("TARGETPLATFORM", PLATFORM.name),
     ("TARGETOS", "linux"),
-    ("TARGETARCH", "amd64"),
+    ("TARGETARCH", PLATFORM.architecture),
     ("TARGETVARIANT", ""),
-    ("BUILDPLATFORM", PLATFORM),
+    ("BUILDPLATFORM", PLATFORM.name),
     ("BUILDOS", "linux"),
-    ("BUILDARCH", "amd64"),
+    ("BUILDARCH", PLATFORM.architecture),
     ("BUILDVARIANT", ""),
 ];
 /// Every instruction, with what is done.
