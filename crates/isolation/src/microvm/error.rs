@@ -8,6 +8,12 @@ use offleash_core::error::{ErrorKind, Explained};
 /// A virtual machine that cannot be made, or a kernel that cannot be prepared for one.
 #[derive(Debug, thiserror::Error)]
 pub enum VmError {
+    /// The kernel, the hypervisor and what is said to them are those of another processor.
+    #[error(
+        "level `microvm` is for machines with x86-64 processors, and this is one with {}",
+        std::env::consts::ARCH
+    )]
+    OtherProcessor,
     /// No hypervisor is there.
     #[error("level `microvm` takes a hypervisor, and there is no {}", .wanted.as_deref().map_or_else(|| "`qemu-system-x86_64` in PATH".to_owned(), |name| format!("`{}` that says it is QEMU", name.escape_debug())))]
     NoHypervisor {
@@ -72,9 +78,11 @@ pub const KERNEL_COMMANDS: [&str; 2] = [
 impl Explained for VmError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::NoHypervisor { .. } | Self::NoKernel { .. } | Self::NoKvm { .. } | Self::NoModule { .. } => {
-                ErrorKind::Unsupported
-            }
+            Self::OtherProcessor
+            | Self::NoHypervisor { .. }
+            | Self::NoKernel { .. }
+            | Self::NoKvm { .. }
+            | Self::NoModule { .. } => ErrorKind::Unsupported,
             Self::Helper { .. } => ErrorKind::Internal,
             Self::File { source, .. } => match source.kind() {
                 io::ErrorKind::NotFound => ErrorKind::NotFound,
@@ -86,6 +94,7 @@ impl Explained for VmError {
 
     fn hint(&self) -> Option<String> {
         match self {
+            Self::OtherProcessor => Some("level `container` with gVisor is the next one".to_owned()),
             Self::NoHypervisor { .. } => {
                 Some("install QEMU (`apt install qemu-system-x86`), or name it with `--hypervisor PATH`".to_owned())
             }

@@ -55,12 +55,24 @@ pub struct Hypervisor {
     pub version: String,
 }
 
+/// Refuses the level where this program is for a processor that it is not for.
+///
+/// # Errors
+/// `OtherProcessor`.
+pub fn require_processor() -> Result<(), VmError> {
+    match cfg!(target_arch = "x86_64") {
+        true => Ok(()),
+        false => Err(VmError::OtherProcessor),
+    }
+}
+
 /// Finds one: at `wanted`, a name or a path, or by its usual name in `search_path`. What version it has is kept in the state
 /// directory, since it takes a while to say.
 ///
 /// # Errors
-/// `NoHypervisor` if there is none or it does not say that it is QEMU.
+/// `NoHypervisor` if there is none or it does not say that it is QEMU, `OtherProcessor`.
 pub fn find(wanted: Option<&OsStr>, search_path: &OsStr, state: &Path) -> Result<Hypervisor, VmError> {
+    require_processor()?;
     let missing = || VmError::NoHypervisor {
         wanted: wanted.map(|name| name.to_string_lossy().into_owned()),
     };

@@ -72,6 +72,14 @@ fn install_gvisor() -> FeatureRemedy {
 }
 
 pub(super) fn hypervisors(search_path: &OsStr) -> FeatureCheck {
+    if let Err(error) = hypervisor::require_processor() {
+        return FeatureCheck::new(
+            "hypervisors",
+            FeatureStatus::Missing,
+            error.to_string(),
+            "level `microvm`",
+        );
+    }
     let check = any_of("hypervisors", &HYPERVISORS, search_path, "level `microvm`");
     let mend = (check.status == FeatureStatus::Missing)
         .then(|| FeatureRemedy::new("install QEMU", &["apt install qemu-system-x86"]));

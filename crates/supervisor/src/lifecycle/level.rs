@@ -109,6 +109,7 @@ fn vm(spec: &VmSpec, plan: &Plan, state: &Path) -> Result<VmPlan, LifecycleError
 /// Refuses, before anything is made, a machine that there cannot be: without a hypervisor, or without the kernel that was
 /// named. Another kernel is looked for where the state directory is known.
 fn look_for_machine(spec: &VmSpec) -> Result<(), LifecycleError> {
+    hypervisor::require_processor()?;
     let wanted = spec.hypervisor.as_deref();
     if find_hypervisor(wanted.map(Path::new)).is_none() {
         let wanted = wanted.map(|name| name.to_string_lossy().into_owned());
