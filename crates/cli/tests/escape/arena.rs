@@ -20,6 +20,22 @@ pub(crate) const PYTHON: &str = "/usr/bin/python3";
 /// What every attack has at hand.
 const PRELUDE: &str = include_str!("prelude.py");
 
+/// The kernel's system calls by their numbers, on x86-64, which is how attacks name them, and on aarch64.
+const CALLS_OF_X86_64: &str = include_str!("../../../sys/src/seccomp/tests/x86_64.calls");
+const CALLS_OF_AARCH64: &str = include_str!("../../../sys/src/seccomp/tests/aarch64.calls");
+
+/// What the prelude's `native` goes by.
+fn numbers() -> String {
+    if cfg!(target_arch = "x86_64") {
+        return "NUMBERS = None".to_owned();
+    }
+    let lines = |calls: &'static str| calls.lines().filter_map(|line| line.split_once(' '));
+    let there: BTreeMap<_, _> = lines(CALLS_OF_AARCH64).map(|(number, name)| (name, number)).collect();
+    let pairs = lines(CALLS_OF_X86_64).filter(|(number, _)| number.parse::<u32>().is_ok());
+    let pairs = pairs.map(|(number, name)| format!("{number}: {}", there.get(name).unwrap_or(&"-1")));
+    format!("NUMBERS = {{{}}}", pairs.collect::<Vec<_>>().join(", "))
+}
+
 /// A program that makes attempts and says of each what came of it.
 pub(crate) struct Attack<'a> {
     pub(crate) site: &'a Site,
@@ -31,7 +47,7 @@ pub(crate) struct Attack<'a> {
 impl<'a> Attack<'a> {
     /// A program in Python, after the prelude.
     pub(crate) fn new(site: &'a Site, program: &str) -> Self {
-        let program = format!("{PRELUDE}\n{program}\nend()\n");
+        let program = format!("{}\n{PRELUDE}\n{program}\nend()\n", numbers());
         Self {
             site,
             program,
@@ -258,9 +274,9 @@ pub(crate) fn can_attack() -> bool {
 
 /// Whether this machine's system calls have the numbers that the attacks use; says so if not.
 pub(crate) fn knows_numbers() -> bool {
-    let known = cfg!(target_arch = "x86_64");
+    let known = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
     if !known {
-        skip("the attack uses the system call numbers of x86_64");
+        skip("the attack uses system call numbers of x86_64 and aarch64");
     }
     known && can_attack()
 }

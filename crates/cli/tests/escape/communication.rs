@@ -92,7 +92,7 @@ attempt("segment", lambda: call(SHMGET, key, 4096, 0))
 attempt("file", lambda: read("/dev/shm/" + name))
 attempt("listed", lambda: must([l for l in open("/proc/sysvipc/shm") if l.split()[0] == str(key)], "not there"))
 attempt("removed", lambda: (os.unlink("/dev/shm/" + name), libc.shmctl(call(SHMGET, key, 4096, 0), 0, None)))
-libc.syscall(241, name.encode())
+libc.syscall(native(241), name.encode())
 "##
         ),
     )

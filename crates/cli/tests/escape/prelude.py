@@ -15,9 +15,18 @@ def checked(result):
     return result
 
 
+def native(number):
+    """The number that a call of x86-64 has on this processor; -1, which no call has, where there is none."""
+    if NUMBERS is None or number < 0:
+        return number
+    low = number & 0xffffffff
+    return NUMBERS.get(low, low) | number >> 32 << 32
+
+
 def call(number, *values):
-    """A system call by its number."""
+    """A system call by its number on x86-64."""
     ctypes.set_errno(0)
+    number = native(number)
     converted = [ctypes.c_long(value) if isinstance(value, int) else value for value in values]
     return checked(libc.syscall(ctypes.c_long(number), *converted))
 
