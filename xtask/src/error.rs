@@ -42,6 +42,14 @@ pub(crate) enum TaskError {
         /// What is wrong with it.
         why: String,
     },
+    /// Parts that something is made with are not there.
+    #[error("for {what} this is missing:{parts}")]
+    Missing {
+        /// What was to be made.
+        what: String,
+        /// What is missing, each on a line of its own, with how it is had.
+        parts: String,
+    },
     /// Steps or tests failed; the summary, already printed, names them.
     #[error("{count} of the checks above failed")]
     Failed {

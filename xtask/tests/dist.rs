@@ -49,6 +49,40 @@ fn what_cannot_be_packaged_is_refused() {
     assert!(!missing.status.success() && said.contains("No such file"), "{said}");
 }
 
+/// A program that answers as Rust's compiler does of which one target is asked for.
+const COMPILER_WITHOUT_LIBRARIES: &str = "#!/bin/sh\necho /nowhere/$4\n";
+
+#[test]
+fn what_another_processor_takes_is_told_before_anything_is_built() {
+    let site = Site::new();
+    let compiler = site.path("rustc");
+    fs::write(&compiler, COMPILER_WITHOUT_LIBRARIES).unwrap();
+    fs::set_permissions(&compiler, fs::Permissions::from_mode(0o755)).unwrap();
+    let dist = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+        command
+            .args(["dist", "--output"])
+            .arg(site.path("dist"))
+            .args(arguments);
+        let refused = command.env("RUSTC", &compiler).output().unwrap();
+        assert!(!refused.status.success());
+        String::from_utf8_lossy(&refused.stderr).into_owned()
+    };
+    let target = match cfg!(target_arch = "x86_64") {
+        true => "aarch64-unknown-linux-gnu",
+        false => "x86_64-unknown-linux-gnu",
+    };
+    let said = dist(&["--target", target]);
+    assert!(said.contains("`--references-from`"), "{said}");
+    let compiler = compiler.to_str().unwrap();
+    let said = dist(&["--target", target, "--references-from", compiler]);
+    let library = format!("Rust's standard library for {target} in `/nowhere/{target}`");
+    assert!(said.contains(&library) && said.contains("libstd-rust-dev:"), "{said}");
+    let said = dist(&["--target", "riscv64gc-unknown-linux-gnu"]);
+    assert!(said.contains("[possible values: x86_64-unknown-linux-gnu"), "{said}");
+    assert!(!site.path("dist").exists(), "nothing is made");
+}
+
 /// The program beside the task, as a build of the workspace leaves it.
 fn built() -> Option<PathBuf> {
     let named = std::env::var_os("OFFLEASH_BINARY").map(PathBuf::from);

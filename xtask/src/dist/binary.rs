@@ -16,15 +16,38 @@ const MACHINE_AARCH64: u16 = 183;
 const INTERPRETER: u32 = 3;
 
 /// A processor that packages are made for, in the words of each kind of package.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Processor {
     /// 64-bit x86.
+    #[value(name = "x86_64-unknown-linux-gnu", alias = "x86_64")]
     X86_64,
     /// 64-bit Arm.
+    #[value(name = "aarch64-unknown-linux-gnu", alias = "aarch64")]
     Aarch64,
 }
 
 impl Processor {
+    /// This machine's.
+    pub(crate) fn ours() -> Self {
+        match cfg!(target_arch = "aarch64") {
+            true => Self::Aarch64,
+            false => Self::X86_64,
+        }
+    }
+
+    /// Whether it is this machine's.
+    pub(crate) fn is_ours(self) -> bool {
+        self == Self::ours()
+    }
+
+    /// As Rust calls what releases are built for.
+    pub(crate) fn target(self) -> &'static str {
+        match self {
+            Self::X86_64 => "x86_64-unknown-linux-gnu",
+            Self::Aarch64 => "aarch64-unknown-linux-gnu",
+        }
+    }
+
     /// As Linux, Rust and Python call it.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -74,11 +97,6 @@ impl ReleaseBinary {
         })?;
         let path = path.to_path_buf();
         Ok(Self { path, bytes, processor })
-    }
-
-    /// Whether this machine runs it.
-    pub(crate) fn runs_here(&self) -> bool {
-        self.processor.name() == std::env::consts::ARCH
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod archive;
 mod binary;
+mod compiler;
 mod debian;
 mod npm;
 mod references;
@@ -20,14 +21,12 @@ use data_encoding::HEXLOWER;
 use sha2::{Digest as _, Sha256};
 
 use crate::error::TaskError;
-use crate::program::{self, cargo, target_directory, workspace_root};
+use crate::program::target_directory;
 use archive::{Effort, PackagedFile, tar_gz};
-use binary::ReleaseBinary;
+use binary::{Processor, ReleaseBinary};
 use references::References;
 use sources::Release;
 
-/// Where releases are built for, and where cargo puts them.
-const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// The file with the digests of all others.
 const CHECKSUMS: &str = "SHA256SUMS";
 
@@ -37,13 +36,16 @@ pub(crate) struct DistOptions {
     /// Package this static program for Linux, instead of building one
     #[arg(long, value_name = "PATH")]
     binary: Option<PathBuf>,
+    /// Build the program for this processor [default: that of this machine]
+    #[arg(long, value_enum, value_name = "TARGET", conflicts_with = "binary")]
+    target: Option<Processor>,
     /// Where the packages go, a directory of their own [default: target/dist]
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
     /// Make this kind of package alone; may be repeated
     #[arg(long, value_enum)]
     only: Vec<PackageKind>,
-    /// Have this program of the same version write manual pages and completions, where `--binary` is for another processor
+    /// Have this program of the same version write manual pages and completions, where the packaged one is for another processor
     #[arg(long, value_name = "PATH")]
     references_from: Option<PathBuf>,
     /// Do not compress, which takes most of the time
@@ -71,7 +73,7 @@ enum PackageKind {
 pub(crate) fn run(options: &DistOptions) -> Result<(), TaskError> {
     let binary = ReleaseBinary::read(&match &options.binary {
         Some(path) => path.clone(),
-        None => build()?,
+        None => build(options)?,
     })?;
     let workspace = sources::workspace()?;
     let release = Release {
@@ -106,34 +108,35 @@ pub(crate) fn run(options: &DistOptions) -> Result<(), TaskError> {
     fs::write(&path, sums).map_err(TaskError::file("writing", &path))
 }
 
-/// Builds the program as it is released.
-fn build() -> Result<PathBuf, TaskError> {
-    let mut command = cargo();
-    command.args([
-        "build",
-        "--release",
-        "--locked",
-        "--package",
-        "offleash",
-        "--target",
-        TARGET,
-    ]);
-    program::run(command.current_dir(workspace_root()))?;
-    Ok(target_directory().join(TARGET).join("release/offleash"))
+/// Builds the program, unless it could not be packaged then.
+fn build(options: &DistOptions) -> Result<PathBuf, TaskError> {
+    let processor = options.target.unwrap_or_else(Processor::ours);
+    match &options.references_from {
+        Some(path) => fs::metadata(path)
+            .map(drop)
+            .map_err(TaskError::file("examining", path))?,
+        None if processor.is_ours() => {}
+        None => return Err(speechless(processor)),
+    }
+    compiler::build(processor)
 }
 
 /// The program that writes manual pages and completions.
 fn speaker(options: &DistOptions, binary: &ReleaseBinary) -> Result<PathBuf, TaskError> {
     match &options.references_from {
         Some(path) => Ok(path.clone()),
-        None if binary.runs_here() => Ok(binary.path.clone()),
-        None => Err(TaskError::Answer {
-            from: "the program to be packaged",
-            why: format!(
-                "it is for {}, which this machine is not: name one of the same version with `--references-from`",
-                binary.processor.name()
-            ),
-        }),
+        None if binary.processor.is_ours() => Ok(binary.path.clone()),
+        None => Err(speechless(binary.processor)),
+    }
+}
+
+fn speechless(processor: Processor) -> TaskError {
+    TaskError::Answer {
+        from: "the program to be packaged",
+        why: format!(
+            "it is for {}, which this machine is not: name one of the same version with `--references-from`",
+            processor.name()
+        ),
     }
 }
 
