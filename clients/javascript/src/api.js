@@ -6,8 +6,9 @@ import path from 'node:path'
 import { answers, ensure, shortPath, usualState } from './daemon.js'
 import { DaemonError, FileNotFoundError, InvalidArgumentError, SandboxNotRunningError, TimeoutError, ofAnswer } from './errors.js'
 import { FrameReader, frame } from './frames.js'
+import { authorities, hostOfEnvironment, keyOf, neededKeyOf } from './logins.js'
+import { REQUEST_TIMEOUT_MS } from './requests.js'
 
-const REQUEST_TIMEOUT_MS = 60_000
 /** How often a request is sent again that the server says to send again. */
 const MAX_RETRIES = 3
 /** The longest that is waited before that, seconds. */
@@ -20,26 +21,32 @@ const REPEATABLE = ['GET', 'PUT', 'DELETE']
 const known = new Map()
 
 /**
- * The server that is named, by options or OFFLEASH_URL; else one of this user that runs; else one of its own. `unix:PATH` is
- * a server's socket, `api.sock` in its state directory.
+ * The server that is named, by options, OFFLEASH_URL or OFFLEASH_HOST; else one of this user that runs; else one of its own.
+ * `unix:PATH` is a server's socket, `api.sock` in its state directory. A key is an option, OFFLEASH_API_KEY, or what
+ * `offleash login` kept.
  */
 export async function openApi({ url, apiKey, requestTimeoutMs } = {}) {
   const named = url || process.env.OFFLEASH_URL
+  const key = apiKey || process.env.OFFLEASH_API_KEY
+  const host = named ? undefined : hostOfEnvironment()
   let target
-  if (!named) {
+  if (host) {
+    target = { url: host, apiKey: key || neededKeyOf(host), ca: process.env.OFFLEASH_CA }
+  } else if (!named) {
     const usual = path.join(usualState(), 'api.sock')
     const isPrivate = !(await answers(usual))
     target = { socketPath: shortPath(isPrivate ? await ensure() : usual), isPrivate }
   } else if (named.startsWith('unix:')) {
     target = { socketPath: shortPath(named.slice('unix:'.length)) }
   } else if (/^https?:\/\//.test(named)) {
-    target = { url: named.replace(/\/+$/, ''), apiKey: apiKey || process.env.OFFLEASH_API_KEY }
+    const url = named.replace(/\/+$/, '')
+    target = { url, apiKey: key || keyOf(url), ca: process.env.OFFLEASH_CA }
   } else {
     throw new InvalidArgumentError(`\`${named}\` is no address of a server`, { hint: 'as in `http://127.0.0.1:3000`' })
   }
-  const key = JSON.stringify([target, requestTimeoutMs])
-  if (!known.has(key)) known.set(key, new Api(target, requestTimeoutMs))
-  return known.get(key)
+  const kept = JSON.stringify([target, requestTimeoutMs])
+  if (!known.has(kept)) known.set(kept, new Api(target, requestTimeoutMs))
+  return known.get(kept)
 }
 
 /** A server. */
@@ -54,8 +61,9 @@ export class Api {
     this.#target = target
     this.#timeoutMs = timeoutMs
     this.#base = new URL(target.url ?? 'http://localhost')
-    const module = this.#base.protocol === 'https:' ? https : http
-    this.#agent = new module.Agent({ keepAlive: true, scheduling: 'lifo' })
+    const isTls = this.#base.protocol === 'https:'
+    const options = { keepAlive: true, scheduling: 'lifo' }
+    this.#agent = isTls ? new https.Agent({ ...options, ca: authorities() }) : new http.Agent(options)
   }
 
   /** Where ports of its sandboxes are reached, as it says of one of them. */
@@ -133,6 +141,8 @@ export class Api {
       path: this.#base.pathname.replace(/\/$/, '') + where,
       headers: { ...own, ...headers, 'Content-Length': length },
       agent: this.#agent,
+      // From before the connection on.
+      timeout: timeoutMs || undefined,
       ...(this.#target.socketPath
         ? { socketPath: this.#target.socketPath }
         : { hostname: this.#base.hostname.replace(/^\[|\]$/g, ''), port: this.#base.port }),
@@ -140,9 +150,7 @@ export class Api {
     return new Promise((resolve, reject) => {
       request.once('response', resolve)
       request.once('error', reject)
-      if (timeoutMs) {
-        request.setTimeout(timeoutMs, () => request.destroy(new TimeoutError(`the server was silent for ${timeoutMs} ms`)))
-      }
+      request.once('timeout', () => request.destroy(new TimeoutError(`the server was silent for ${timeoutMs} ms`)))
       request.end(content)
     })
   }

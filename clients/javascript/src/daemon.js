@@ -40,7 +40,7 @@ exit $code
 `
 
 const BUSY = 'another daemon works on this state directory'
-const MANAGED = ['NOTIFY_SOCKET', 'LISTEN_FDS', 'LISTEN_PID', 'LISTEN_FDNAMES', 'OFFLEASH_STATE']
+const MANAGED = ['NOTIFY_SOCKET', 'LISTEN_FDS', 'LISTEN_PID', 'LISTEN_FDNAMES', 'OFFLEASH_STATE', 'OFFLEASH_HOST']
 
 function stateHome() {
   const home = process.env.XDG_STATE_HOME ?? ''
@@ -130,7 +130,12 @@ export async function ensure() {
 async function startAny(socket) {
   const deadline = Date.now() + START_TIMEOUT_MS
   while (!(await answers(socket))) {
-    const said = await start(path.dirname(socket), socket, deadline)
+    const said = await start(path.dirname(socket), socket, deadline).catch((error) => {
+      if (!error.syscall) throw error
+      const message = `a server cannot have its state in \`${path.dirname(socket)}\`: ${error.message}`
+      const hint = 'set XDG_STATE_HOME to a directory that you can write to, or OFFLEASH_URL to a server'
+      throw new DaemonError(message, { hint, cause: error })
+    })
     if (said === null) return
     if (!said.includes(BUSY) || Date.now() > deadline) {
       const words = said.trim() || 'it said nothing'

@@ -3,7 +3,7 @@
 import { openApi } from './api.js'
 import { UnsupportedError } from './errors.js'
 import { runResultOf } from './others.js'
-import { commandBody, hasRules, networkBody, sandboxBody } from './requests.js'
+import { commandBody, hasRules, networkBody, patience, sandboxBody } from './requests.js'
 import { Sandbox } from './sandbox.js'
 
 export {
@@ -41,5 +41,5 @@ export async function run(command, { envs, cwd, user, stdin, timeoutMs, url, api
     command: commandBody(command, { envs, cwd, user, stdin, timeoutMs }),
     sandbox: sandboxBody(sandbox, network),
   }
-  return runResultOf(await (await openApi({ url, apiKey })).ask('POST', '/v1/run', body, { timeoutMs: 0 }))
+  return runResultOf(await (await openApi({ url, apiKey })).ask('POST', '/v1/run', body, { timeoutMs: patience(timeoutMs) }))
 }

@@ -2,6 +2,9 @@
 
 import { InvalidArgumentError } from './errors.js'
 
+/** How long the server may be silent. */
+export const REQUEST_TIMEOUT_MS = 60_000
+
 /** What every address is: where it is denied, all is closed that is not allowed. */
 export const ALL_TRAFFIC = '0.0.0.0/0'
 
@@ -23,6 +26,9 @@ export function query(fields) {
 }
 
 export const seconds = (ms) => (ms === undefined ? undefined : Math.ceil(ms / 1000))
+
+/** How long an answer that comes when a command has ended is waited for, if that has a time; zero is without end. */
+export const patience = (timeoutMs) => (timeoutMs ? timeoutMs + REQUEST_TIMEOUT_MS : 0)
 
 /** `network` as E2B's route takes it. */
 export function networkBody(network = {}, internet) {

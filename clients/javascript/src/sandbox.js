@@ -7,7 +7,7 @@ import { Commands, Pty } from './commands.js'
 import { ConflictError, NotFoundError, SandboxNotRunningError, ofAnswer } from './errors.js'
 import { Files, signature } from './files.js'
 import { Checkpoints, Pages, infoOf, runResultOf, snapshotOf } from './others.js'
-import { commandBody, hasRules, networkBody, said, sandboxBody, seconds } from './requests.js'
+import { commandBody, hasRules, networkBody, patience, said, sandboxBody, seconds } from './requests.js'
 import { answerCalls } from './tools.js'
 
 const pathOf = (sandboxId) => `/v1/sandboxes/${encodeURIComponent(sandboxId)}`
@@ -151,7 +151,7 @@ export class Sandbox {
   /** Runs a line of a shell, or words, waits, and answers what came of it whatever the exit code: one request. */
   async run(command, options) {
     // It lasts as long as the command.
-    const how = { timeoutMs: 0 }
+    const how = { timeoutMs: patience(options?.timeoutMs) }
     return runResultOf(await this.#api.ask('POST', `${pathOf(this.sandboxId)}/run`, commandBody(command, options), how))
   }
 

@@ -16,6 +16,8 @@ import {
   symlinkSync,
   writeFileSync,
 } from 'node:fs'
+import http from 'node:http'
+import net from 'node:net'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
@@ -364,6 +366,83 @@ cases.push([
     await raises(offleash.UnsupportedError, closed.snapshot({ expiration: 1000 }))
     await closed.stop()
     await raises(offleash.SandboxNotRunningError, closed.runCommand('true'))
+  },
+])
+
+async function listening(server) {
+  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve))
+  return `http://127.0.0.1:${server.address().port}`
+}
+
+// Runs with other variables.
+async function withVariables(variables, body) {
+  const before = Object.keys(variables).map((name) => [name, process.env[name]])
+  Object.assign(process.env, variables)
+  try {
+    return await body()
+  } finally {
+    for (const [name, value] of before) {
+      if (value === undefined) delete process.env[name]
+      else process.env[name] = value
+    }
+  }
+}
+
+cases.push([
+  'a server that never answers is not waited for long',
+  async () => {
+    const sockets = []
+    const silent = net.createServer((socket) => sockets.push(socket))
+    const there = { url: await listening(silent), apiKey: 'e2b_0', requestTimeoutMs: 100 }
+    await raises(offleash.TimeoutError, Sandbox.create(there))
+    await raises(offleash.TimeoutError, Array.fromAsync?.(Sandbox.list(there)) ?? Sandbox.list(there).nextItems())
+    await raises(offleash.TimeoutError, Sandbox.kill('sandbox', there))
+    for (const socket of sockets) socket.destroy()
+    silent.close()
+  },
+])
+
+cases.push([
+  'the server and the key of the command line are used',
+  async () => {
+    let shown
+    const server = http.createServer((request, response) => {
+      shown = request.headers['x-api-key']
+      response.end('{"sandboxes": [], "next": null}')
+    })
+    const host = await listening(server)
+    const config = mkdtempSync(join(tmpdir(), 'offleash-'))
+    const keys = join(config, 'offleash', 'keys.json')
+    mkdirSync(dirname(keys))
+    const listed = async () => {
+      equal(await Sandbox.list().nextItems(), [])
+      return shown
+    }
+    await withVariables({ OFFLEASH_HOST: `${host}/`, XDG_CONFIG_HOME: config }, async () => {
+      await raises(offleash.AuthenticationError, listed())
+      writeFileSync(keys, JSON.stringify({ [host]: 'e2b_kept' }), { mode: 0o600 })
+      equal(await listed(), 'e2b_kept')
+      await withVariables({ OFFLEASH_API_KEY: 'e2b_said' }, async () => equal(await listed(), 'e2b_said'))
+      chmodSync(keys, 0o640)
+      await raises(offleash.PermissionDeniedError, listed())
+      // The other variable goes before it.
+      await withVariables({ OFFLEASH_URL: 'nothing' }, () => raises(offleash.InvalidArgumentError, listed()))
+      for (const refused of ['box:3000', 'http://box.example.com', `${host}/path`, 'https://secret@box.example.com']) {
+        const error = await withVariables({ OFFLEASH_HOST: refused }, () => raises(offleash.InvalidArgumentError, listed()))
+        assert(!error.message.includes('secret'), error.message)
+      }
+    })
+    rmSync(config, { recursive: true })
+    server.closeAllConnections()
+    server.close()
+  },
+])
+
+cases.push([
+  'a server without a place for its state is told of',
+  async () => {
+    const error = await withVariables({ XDG_STATE_HOME: `${library}/below` }, () => raises(offleash.DaemonError, Sandbox.create()))
+    assert(error.hint.includes('XDG_STATE_HOME') && error.message.includes(library), error.message)
   },
 ])
 

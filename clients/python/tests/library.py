@@ -4,18 +4,23 @@ Arguments: documents whose examples are run, too. OFFLEASH_BINARY names the prog
 """
 
 import asyncio
+import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from unittest.mock import patch
 
 import offleash
 from harness import ROOT, case, equal, eventually, main, raises
 from offleash import (
     AsyncSandbox,
+    AuthenticationException,
     CommandExitException,
     ConflictException,
     DaemonException,
@@ -310,6 +315,65 @@ def functions_of_the_program_are_tools():
         asking.join()
         equal(answers[0].stdout.strip().strip('"'), "spent 3")
         equal(sandbox.run("pay 9").exit_code, 126)
+
+
+@case
+def a_server_that_never_answers_is_not_waited_for_long():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        equal(offleash._open_api(url).connection.request_timeout, 60)
+        there = {"url": url, "api_key": "e2b_0", "request_timeout": 0.1}
+        raises(TimeoutException, Sandbox.create, **there)
+        raises(TimeoutException, lambda: list(Sandbox.list(**there)))
+        raises(TimeoutException, Sandbox.kill, "sandbox", **there)
+
+
+@case
+def the_server_and_the_key_of_the_command_line_are_used():
+    shown = []
+
+    class Listing(BaseHTTPRequestHandler):
+        def do_GET(self):
+            shown.append(self.headers["X-API-KEY"])
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"sandboxes": [], "next": null}')
+
+        def log_message(self, *_):
+            pass
+
+    def listed():
+        equal(list(Sandbox.list()), [])
+        return shown.pop()
+
+    with HTTPServer(("127.0.0.1", 0), Listing) as server, tempfile.TemporaryDirectory() as config:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        host = f"http://127.0.0.1:{server.server_port}"
+        keys = Path(config, "offleash", "keys.json")
+        keys.parent.mkdir()
+        with patch.dict(os.environ, {"OFFLEASH_HOST": f"{host}/", "XDG_CONFIG_HOME": config}):
+            raises(AuthenticationException, listed)
+            keys.write_text(json.dumps({host: "e2b_kept"}))
+            keys.chmod(0o600)
+            equal(listed(), "e2b_kept")
+            with patch.dict(os.environ, {"OFFLEASH_API_KEY": "e2b_said"}):
+                equal(listed(), "e2b_said")
+            keys.chmod(0o640)
+            raises(PermissionDeniedException, listed)
+            # The other variable goes before it.
+            with patch.dict(os.environ, {"OFFLEASH_URL": "nothing"}):
+                raises(InvalidArgumentException, listed)
+            for refused in ("box:3000", "http://box.example.com", f"{host}/path", "https://secret@box.example.com"):
+                with patch.dict(os.environ, {"OFFLEASH_HOST": refused}):
+                    assert "secret" not in str(raises(InvalidArgumentException, listed))
+        server.shutdown()
+
+
+@case
+def a_server_without_a_place_for_its_state_is_told_of():
+    with tempfile.NamedTemporaryFile() as file, patch.dict(os.environ, {"XDG_STATE_HOME": f"{file.name}/below"}):
+        error = raises(DaemonException, Sandbox.create)
+        assert "XDG_STATE_HOME" in error.hint and file.name in error.message, error
 
 
 @case

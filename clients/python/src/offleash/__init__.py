@@ -5,7 +5,7 @@
     with Sandbox.create() as sandbox:
         print(sandbox.commands.run("echo hi").stdout)
 
-A server is started where none runs; OFFLEASH_URL and OFFLEASH_API_KEY name another.
+A server is started where none runs; OFFLEASH_URL, or OFFLEASH_HOST as for the command line, names another.
 """
 
 from typing import Any, Mapping, Optional, Sequence, Union
@@ -118,7 +118,7 @@ def run(
     `sandbox` says what the sandbox is like, as with `Sandbox.create`, but for tools of this program.
     """
     body = _run_body(command, envs, cwd, user, stdin, timeout, sandbox)
-    return RunResult.of(_open_api(url, api_key).ask("POST", "/v1/run", body, timeout=0))
+    return RunResult.of(_open_api(url, api_key).ask("POST", "/v1/run", body, timeout=_requests.patience(timeout)))
 
 
 async def async_run(
@@ -135,7 +135,7 @@ async def async_run(
 ) -> RunResult:
     """The same for a program with an event loop."""
     body = _run_body(command, envs, cwd, user, stdin, timeout, sandbox)
-    return RunResult.of(await (await _async_open_api(url, api_key)).ask("POST", "/v1/run", body, timeout=0))
+    return RunResult.of(await (await _async_open_api(url, api_key)).ask("POST", "/v1/run", body, timeout=_requests.patience(timeout)))
 
 
 __all__ = [name for name in dir() if not name.startswith("_") and name not in ("Any", "Mapping", "Optional", "Sequence", "Union")]

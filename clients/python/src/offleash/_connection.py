@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, Optional
+from typing import Dict, Optional, Union
 
-from . import _daemon
+import httpx
+
+from . import _daemon, _logins
 from ._errors import InvalidArgumentException
 from ._local import own_directory, read_plain, written_anew
 
@@ -25,6 +28,8 @@ class Connection:
     #: Whether it is the server that this library starts, which is started again when it has ended.
     private: bool = False
     request_timeout: float = REQUEST_TIMEOUT
+    #: A file with authorities (PEM) that are trusted beside the usual ones.
+    authorities: Optional[str] = None
 
     @property
     def base_url(self) -> str:
@@ -54,13 +59,19 @@ addresses: Dict[Connection, ServerAddress] = {}
 def resolve(
     url: Optional[str] = None, api_key: Optional[str] = None, request_timeout: Optional[float] = None
 ) -> Connection:
-    """The server that is named, by arguments or OFFLEASH_URL; else one of this user that runs; else one of its own.
+    """The server that is named, by arguments, OFFLEASH_URL or OFFLEASH_HOST; else one of this user that runs; else one of its own.
 
-    `unix:PATH` is a server's socket, `api.sock` in its state directory.
+    `unix:PATH` is a server's socket, `api.sock` in its state directory. A key is an argument, OFFLEASH_API_KEY, or what
+    `offleash login` kept.
     """
-    url = url or os.environ.get("OFFLEASH_URL") or None
     timeout = REQUEST_TIMEOUT if request_timeout is None else request_timeout
+    key = api_key or os.environ.get("OFFLEASH_API_KEY") or None
+    authorities = os.environ.get("OFFLEASH_CA") or None
+    url = url or os.environ.get("OFFLEASH_URL") or None
     if url is None:
+        url = _logins.host_of_environment()
+        if url is not None:
+            return Connection(url, key or _logins.needed_key_of(url), request_timeout=timeout, authorities=authorities)
         usual = _daemon.usual_state() / "api.sock"
         private = not _daemon.answers(usual)
         path = _daemon.ensure() if private else usual
@@ -70,8 +81,8 @@ def resolve(
         return Connection(socket=_daemon.short_path(path), request_timeout=timeout)
     if not url.startswith(("http://", "https://")):
         raise InvalidArgumentException(f"`{url}` is no address of a server", hint="as in `http://127.0.0.1:3000`")
-    key = api_key or os.environ.get("OFFLEASH_API_KEY") or None
-    return Connection(url=url.rstrip("/"), api_key=key, request_timeout=timeout)
+    url = url.rstrip("/")
+    return Connection(url, key or _logins.key_of(url), request_timeout=timeout, authorities=authorities)
 
 
 def names_key() -> bytes:
@@ -92,3 +103,16 @@ def names_key() -> bytes:
             return read_plain(path)
     except OSError as error:
         raise InvalidArgumentException(f"secrets of images need a key that is kept: {error}", hint=_daemon.STATE_HINT) from error
+
+
+def trusted(connection: Connection) -> Union[bool, ssl.SSLContext]:
+    """Whose certificates are trusted."""
+    if connection.authorities is None:
+        return True
+    context = httpx.create_ssl_context()
+    try:
+        context.load_verify_locations(connection.authorities)
+    except OSError as error:
+        message = f"the authorities in `{connection.authorities}` cannot be read: {error.strerror or error}"
+        raise InvalidArgumentException(message, hint="OFFLEASH_CA names a file with certificates (PEM)") from error
+    return context

@@ -68,7 +68,12 @@ _starting = threading.Lock()
 def state_home() -> Path:
     """Where programs of this user keep their state."""
     home = os.environ.get("XDG_STATE_HOME", "")
-    return Path(home) if home.startswith("/") else Path.home() / ".local" / "state"
+    if home.startswith("/"):
+        return Path(home)
+    try:
+        return Path.home() / ".local" / "state"
+    except RuntimeError as error:
+        raise DaemonException("you have no home directory", hint="set HOME or XDG_STATE_HOME to a directory of yours") from error
 
 
 def private_state() -> Path:
@@ -161,7 +166,13 @@ def ensure() -> Path:
     with _starting:
         deadline = time.monotonic() + START_TIMEOUT
         while not answers(path):
-            said = _start(state, path, deadline)
+            try:
+                said = _start(state, path, deadline)
+            except OSError as error:
+                raise DaemonException(
+                    f"a server cannot have its state in `{state}`: {error.strerror or error}",
+                    hint="set XDG_STATE_HOME to a directory that you can write to, or OFFLEASH_URL to a server",
+                ) from error
             if said is None:
                 break
             if _BUSY not in said or time.monotonic() > deadline:
@@ -204,7 +215,7 @@ def _start(state: Path, path: Path, deadline: float) -> Optional[bytes]:
 
 def _keeper(arguments: List[str], errors: IO[bytes]) -> "subprocess.Popen[bytes]":
     # What a service manager told this program is not for the server.
-    managed = ("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "OFFLEASH_STATE")
+    managed = ("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "OFFLEASH_STATE", "OFFLEASH_HOST")
     environment = {name: value for name, value in os.environ.items() if name not in managed}
     try:
         return subprocess.Popen(

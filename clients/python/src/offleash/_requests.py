@@ -7,6 +7,7 @@ import uuid
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 from urllib.parse import quote, urlencode
 
+from ._connection import REQUEST_TIMEOUT
 from ._errors import InvalidArgumentException
 from ._models import Volume
 
@@ -190,6 +191,11 @@ def command_body(
 def milliseconds(seconds: Optional[float]) -> Optional[Milliseconds]:
     """Zero is without a limit, as E2B's SDK has it."""
     return max(1, round(seconds * 1000)) if seconds else None
+
+
+def patience(timeout: Optional[float]) -> float:
+    """How long an answer that comes when a command has ended is waited for; zero is without end."""
+    return timeout + REQUEST_TIMEOUT if timeout else 0
 
 
 _JSON_TYPES: List[Tuple[type, str]] = [(bool, "boolean"), (int, "integer"), (float, "number"), (str, "string")]

@@ -17,7 +17,7 @@ macro_rules! sources {
     };
 }
 
-const PYTHON: [(&str, &str); 52] = sources![
+const PYTHON: [(&str, &str); 53] = sources![
     "clients/python/scripts/make_sync.py",
     "clients/python/src/offleash/__init__.py",
     "clients/python/src/offleash/_async/__init__.py",
@@ -41,6 +41,7 @@ const PYTHON: [(&str, &str); 52] = sources![
     "clients/python/src/offleash/_execution.py",
     "clients/python/src/offleash/_frames.py",
     "clients/python/src/offleash/_local.py",
+    "clients/python/src/offleash/_logins.py",
     "clients/python/src/offleash/_models.py",
     "clients/python/src/offleash/_requests.py",
     "clients/python/src/offleash/_sync/__init__.py",
@@ -81,7 +82,7 @@ const PYTHON_CASES: [(&str, &str); 5] = sources![
     "docs/tutorials/code-interpreter.md",
 ];
 
-const JAVASCRIPT: [(&str, &str); 19] = sources![
+const JAVASCRIPT: [(&str, &str); 20] = sources![
     "clients/javascript/package.json",
     "clients/javascript/src/api.js",
     "clients/javascript/src/code.js",
@@ -93,6 +94,7 @@ const JAVASCRIPT: [(&str, &str); 19] = sources![
     "clients/javascript/src/index.d.ts",
     "clients/javascript/src/index.js",
     "clients/javascript/src/local.js",
+    "clients/javascript/src/logins.js",
     "clients/javascript/src/others.js",
     "clients/javascript/src/requests.js",
     "clients/javascript/src/sandbox.js",

@@ -129,6 +129,8 @@ class AsyncApi:
                 raise _unreached(self.connection, error) from error
             await self._start_again()
             answer = await client.send(client.build_request(method, path, headers=headers, timeout=timeout, **content), stream=True)
+        except httpx.TimeoutException as error:
+            raise _errors.TimeoutException("the server did not answer in time") from error
         except httpx.TransportError as error:
             raise _unreached(self.connection, error) from error
         try:

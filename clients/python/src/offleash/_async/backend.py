@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, MutableMapping, Optional
 
 import httpx
 
-from .._connection import Connection
+from .._connection import Connection, trusted
 
 HttpClient = httpx.AsyncClient
 
@@ -30,6 +30,7 @@ def http_client(connection: Connection) -> httpx.AsyncClient:
             transport=transport if own else None,
             limits=limits,
             trust_env=not own,
+            verify=own or trusted(connection),
         )
         of_loop[connection] = client
     return client

@@ -207,7 +207,7 @@ class AsyncSandboxCore(AsyncPorts):
         """Runs a line of a shell, or words, waits, and answers what came of it whatever the exit code: one request."""
         body = _requests.command_body(command, envs, cwd, user, stdin, timeout)
         # It lasts as long as the command.
-        return RunResult.of(await self._api.ask("POST", f"{self._path}/run", body, timeout=0))
+        return RunResult.of(await self._api.ask("POST", f"{self._path}/run", body, timeout=_requests.patience(timeout)))
 
     async def run_code(
         self,

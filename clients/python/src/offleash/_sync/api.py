@@ -130,6 +130,8 @@ class Api:
                 raise _unreached(self.connection, error) from error
             self._start_again()
             answer = client.send(client.build_request(method, path, headers=headers, timeout=timeout, **content), stream=True)
+        except httpx.TimeoutException as error:
+            raise _errors.TimeoutException("the server did not answer in time") from error
         except httpx.TransportError as error:
             raise _unreached(self.connection, error) from error
         try:

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Optional
 
 import httpx
 
-from .._connection import Connection
+from .._connection import Connection, trusted
 
 HttpClient = httpx.Client
 
@@ -29,6 +29,7 @@ def http_client(connection: Connection) -> httpx.Client:
                 transport=httpx.HTTPTransport(uds=connection.socket, limits=limits) if own else None,
                 limits=limits,
                 trust_env=not own,
+                verify=own or trusted(connection),
             )
             _clients[connection] = client
         return client

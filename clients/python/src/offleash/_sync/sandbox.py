@@ -208,7 +208,7 @@ class SandboxCore(Ports):
         """Runs a line of a shell, or words, waits, and answers what came of it whatever the exit code: one request."""
         body = _requests.command_body(command, envs, cwd, user, stdin, timeout)
         # It lasts as long as the command.
-        return RunResult.of(self._api.ask("POST", f"{self._path}/run", body, timeout=0))
+        return RunResult.of(self._api.ask("POST", f"{self._path}/run", body, timeout=_requests.patience(timeout)))
 
     def run_code(
         self,
