@@ -83,6 +83,45 @@ fn what_another_processor_takes_is_told_before_anything_is_built() {
     assert!(!site.path("dist").exists(), "nothing is made");
 }
 
+#[test]
+fn the_unit_is_hardened_by_nothing_that_breaks_sandboxes() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/offleash.service");
+    let unit = fs::read_to_string(path).unwrap();
+    let sets = |name: &str| {
+        unit.lines()
+            .any(|line| line.split_once('=').is_some_and(|(set, _)| set == name))
+    };
+    for name in ["ProtectSystem", "ProtectHome", "PrivateTmp", "CapabilityBoundingSet"] {
+        assert!(sets(name), "{name}");
+    }
+    // Sandboxes with more than one user need `newuidmap`, and those of a user namespace a `/proc` of which nothing is covered.
+    let breaking = [
+        "NoNewPrivileges",
+        "SystemCallFilter",
+        "SystemCallArchitectures",
+        "RestrictAddressFamilies",
+        "RestrictNamespaces",
+        "RestrictRealtime",
+        "RestrictSUIDSGID",
+        "LockPersonality",
+        "MemoryDenyWriteExecute",
+        "DynamicUser",
+        "PrivateDevices",
+        "PrivateUsers",
+        "ProcSubset",
+        "ProtectClock",
+        "ProtectControlGroups",
+        "ProtectHostname",
+        "ProtectKernelLogs",
+        "ProtectKernelModules",
+        "ProtectKernelTunables",
+        "ProtectProc",
+    ];
+    for name in breaking {
+        assert!(!sets(name), "{name}");
+    }
+}
+
 /// The program beside the task, as a build of the workspace leaves it.
 fn built() -> Option<PathBuf> {
     let named = std::env::var_os("OFFLEASH_BINARY").map(PathBuf::from);
