@@ -40,12 +40,17 @@ def interpreter_for(name):
 
 def installed_python(name, place):
     packages = (HERE / name / "packages.txt").read_text().split()
+    return installed(place, ["httpx>=0.24", *packages], lambda: interpreter_for(name))
+
+
+def installed(place, packages, interpreter):
+    """The Python of an environment with packages of pip, which is made once."""
     python = place / "bin" / "python"
     if not python.exists():
         # With the pip that is here, which is made once.
-        subprocess.run([interpreter_for(name), "-m", "venv", "--without-pip", place], check=True, timeout=INSTALL_TIMEOUT)
+        subprocess.run([interpreter(), "-m", "venv", "--without-pip", place], check=True, timeout=INSTALL_TIMEOUT)
         pip = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--disable-pip-version-check", "--no-compile"]
-        subprocess.run([*pip, "httpx>=0.24", *packages], check=True, timeout=INSTALL_TIMEOUT)
+        subprocess.run([*pip, *packages], check=True, timeout=INSTALL_TIMEOUT)
     return python
 
 
@@ -114,14 +119,42 @@ if daemon.answers(socket):
 """
 
 
+def cleaned(environment):
+    """Whether the server that tests share has ended, and what they left."""
+    try:
+        # What the library needs; tests in JavaScript bring no Python of their own.
+        python = installed(TARGET / "library", ["httpx>=0.24"], lambda: sys.executable)
+        return subprocess.run([python, "-s", "-c", CLEAN], env=environment, check=False).returncode == 0
+    except (subprocess.SubprocessError, OSError) as error:
+        print(f"a server may go on, which cannot be asked to end: {error}", flush=True)
+        return False
+
+
+def removed(state):
+    """Removes the state, in which the last processes of sandboxes may write as they end."""
+    deadline = time.monotonic() + 10
+    while state.exists() and time.monotonic() < deadline:
+        shutil.rmtree(state, ignore_errors=True)
+        time.sleep(0.1)
+    if state.exists():
+        print(f"`{state}` is left", flush=True)
+
+
 def main():
+    known = sorted({path.parent.name for path in HERE.glob("*/test*.*")})
     names = [word for word in sys.argv[1:] if not word.startswith("-")]
-    names = names or sorted({path.parent.name for path in HERE.glob("*/test.*")})
-    failed, python = 0, None
-    with tempfile.TemporaryDirectory(prefix="offleash-") as state:
-        paths = [ROOT / "clients" / "python" / "src", HERE]
-        shared = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "XDG_STATE_HOME": state, "OFFLEASH_STATE": f"{state}/nobody"}
-        for name in names:
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        sys.exit(f"there is no integration `{unknown[0]}` with tests; there are: {', '.join(known)}")
+    state = Path(tempfile.mkdtemp(prefix="offleash-"))
+    paths = [ROOT / "clients" / "python" / "src", HERE]
+    # A server that the user has is not for tests, which end all sandboxes in the end.
+    others = ("OFFLEASH_URL", "OFFLEASH_HOST", "OFFLEASH_API_KEY")
+    environment = {name: value for name, value in os.environ.items() if name not in others}
+    shared = {**environment, "PYTHONDONTWRITEBYTECODE": "1", "XDG_STATE_HOME": str(state), "OFFLEASH_STATE": f"{state}/nobody"}
+    failed = 0
+    try:
+        for name in names or known:
             commands = prepared(name)
             if isinstance(commands, Exception):
                 print(f"SKIP {name}: its packages are not installed: {commands}", flush=True)
@@ -129,11 +162,11 @@ def main():
             environment = {**shared, "PYTHONPATH": os.pathsep.join(map(str, [*paths, HERE / name]))}
             environment["OFFLEASH_NODE_MODULES"] = str(TARGET / name / "npm" / "node_modules")
             for command in commands:
-                python = command[0] if command[0] != "node" else python
                 failed += not tested(f"{name}/{Path(command[-1]).name}", command, environment)
-        if python is not None:
-            environment = {**shared, "PYTHONPATH": str(paths[0])}
-            subprocess.run([python, "-s", "-c", CLEAN], env=environment, check=False)
+    finally:
+        if (state / "offleash-library" / "api.sock").exists():
+            failed += not cleaned({**shared, "PYTHONPATH": str(paths[0])})
+        removed(state)
     sys.exit(1 if failed else 0)
 
 
