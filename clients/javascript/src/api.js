@@ -128,7 +128,9 @@ export class Api {
   #unreached(error) {
     if (error instanceof TimeoutError) return error
     const where = this.#target.url ?? this.#target.socketPath
-    const hint = 'is `offleash serve` running there?'
+    const hint = /ISSUER_CERT|SELF_SIGNED|VERIFY_LEAF/.test(error.code)
+      ? 'OFFLEASH_CA names a file with authorities (PEM) that are trusted beside the usual ones'
+      : 'is `offleash serve` running there?'
     return new DaemonError(`the server at \`${where}\` is not reached: ${error.message}`, { hint, cause: error })
   }
 

@@ -37,6 +37,11 @@ class Connection:
         return self.url or "http://localhost"
 
     @property
+    def trusts_environment(self) -> bool:
+        """Whether proxies that the environment names are used: a key to this machine is told to none."""
+        return self.url is not None and (self.url.startswith("https:") or not _logins.is_loopback(self.url))
+
+    @property
     def headers(self) -> Dict[str, str]:
         """What every request has."""
         return {"X-API-KEY": self.api_key} if self.api_key else {}

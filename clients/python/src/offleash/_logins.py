@@ -33,13 +33,16 @@ def canonical(url: str) -> Optional[str]:
 
 def keeps_secrets(url: str) -> bool:
     """Whether nobody reads what is sent to a server: by TLS, or on this machine."""
-    parts = urlsplit(url)
-    if parts.scheme == "https" or parts.hostname == "localhost":
-        return True
+    return url.startswith("https:") or is_loopback(url)
+
+
+def is_loopback(url: str) -> bool:
+    """Whether a server is this machine by its very name."""
+    host = urlsplit(url).hostname or ""
     try:
-        return ipaddress.ip_address(parts.hostname or "").is_loopback
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return False
+        return host == "localhost"
 
 
 def host_of_environment() -> Optional[str]:

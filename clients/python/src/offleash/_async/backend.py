@@ -29,7 +29,7 @@ def http_client(connection: Connection) -> httpx.AsyncClient:
             headers=connection.headers,
             transport=transport if own else None,
             limits=limits,
-            trust_env=not own,
+            trust_env=connection.trusts_environment,
             verify=own or trusted(connection),
         )
         of_loop[connection] = client

@@ -230,7 +230,10 @@ def _retry_wait(answer: httpx.Response) -> Optional[float]:
 
 def _unreached(connection: Connection, error: Exception) -> _errors.OffleashError:
     where = connection.url or connection.socket
-    return _errors.DaemonException(f"the server at `{where}` is not reached: {error}", hint="is `offleash serve` running there?")
+    hint = "is `offleash serve` running there?"
+    if any(word in str(error) for word in ("issuer certificate", "self-signed", "self signed")):
+        hint = "OFFLEASH_CA names a file with authorities (PEM) that are trusted beside the usual ones"
+    return _errors.DaemonException(f"the server at `{where}` is not reached: {error}", hint=hint)
 
 
 def _base64(text: str) -> str:

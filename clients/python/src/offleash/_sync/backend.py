@@ -28,7 +28,7 @@ def http_client(connection: Connection) -> httpx.Client:
                 headers=connection.headers,
                 transport=httpx.HTTPTransport(uds=connection.socket, limits=limits) if own else None,
                 limits=limits,
-                trust_env=not own,
+                trust_env=connection.trusts_environment,
                 verify=own or trusted(connection),
             )
             _clients[connection] = client
