@@ -41,6 +41,15 @@ CASES = {
         },
     },
     "a front": {"front": {"enabled": True, "keySecretName": "front"}},
+    "controller": {
+        "keys": {"secretName": "keys"},
+        "controller": {"enabled": True, "replicas": 2},
+        "networkPolicy": {"from": [{"namespaceSelector": {}}]},
+    },
+    "controller of one namespace": {
+        "keys": {"secretName": "keys"},
+        "controller": {"enabled": True, "watchNamespace": "agents", "name": "other", "key": "shared", "tolerations": [{"operator": "Exists"}]},
+    },
     "weaker": {
         "podSecurity": {"hostUsers": True, "procMount": "Default"},
         "networkPolicy": {"enabled": False},
@@ -55,6 +64,14 @@ WRONG = {
     "a share of a DaemonSet": {**IMAGE, "podDisruptionBudget": {"minAvailable": "50%"}},
     "a front without a key": {**IMAGE, "front": {"enabled": True}},
     "a Service of no type": {**IMAGE, "front": {"enabled": True, "keySecretName": "a", "service": {"type": "Ingress"}}},
+    "a controller without a key": {**IMAGE, "controller": {"enabled": True}},
+    "a controller that would speak TLS": {
+        **IMAGE,
+        "keys": {"secretName": "keys"},
+        "tls": {"secretName": "tls"},
+        "controller": {"enabled": True},
+    },
+    "a name that is no label": {**IMAGE, "keys": {"secretName": "keys"}, "controller": {"enabled": True, "name": "Not_One"}},
     "another procMount": {**IMAGE, "podSecurity": {"procMount": "unmasked"}},
 }
 
@@ -144,12 +161,78 @@ def taken(text, values):
     assert done.returncode == 0, done.stderr
 
 
+#: What the controller asks for; `crates/kubernetes` asks for nothing else, which its tests before a stand-in show.
+ASKED = {
+    "agents.x-k8s.io": {
+        "sandboxes": "get list watch create patch delete",
+        "sandboxes/status": "patch",
+        "sandboxes/finalizers": "update",
+    },
+    "extensions.agents.x-k8s.io": {
+        "sandboxclaims": "get list watch patch delete",
+        "sandboxclaims/status": "patch",
+        "sandboxclaims/finalizers": "update",
+        "sandboxtemplates": "get list watch",
+        "sandboxwarmpools": "get list watch",
+        "sandboxwarmpools/status": "patch",
+        "sandboxwarmpools/finalizers": "update",
+    },
+    "": {"pods": "get list watch create delete", "services": "get create patch delete", "nodes": "get"},
+    "discovery.k8s.io": {"endpointslices": "get create patch delete"},
+    "node.k8s.io": {"runtimeclasses": "get"},
+}
+
+
+def check_controller(documents, values, daemons):
+    """That it is there where it is asked for, may do what it does and no more, and is taken for no daemon."""
+    settings = values.get("controller", {})
+    kinds = ("Deployment", "ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding")
+    if not settings.get("enabled"):
+        assert not [kind for kind, _ in documents if kind in kinds]
+        return
+    namespace = settings.get("watchNamespace")
+    granted = {}
+    for (kind, name), document in documents.items():
+        # What it may do in its own namespace is little, and fixed.
+        if kind == "ClusterRole" or (kind == "Role" and document["metadata"].get("namespace")):
+            assert kind == "ClusterRole" or document["metadata"]["namespace"] == namespace
+            for rule in document["rules"]:
+                for resource in rule["resources"]:
+                    granted.setdefault(rule["apiGroups"][0], {})[resource] = " ".join(rule["verbs"])
+    assert granted == ASKED, granted
+    own = documents["Role", "boxes-controller"]["rules"]
+    assert [rule["resources"] for rule in own] == [["leases"], ["leases"], ["pods"]] and own[2]["verbs"] == ["list", "watch"]
+    cluster = next(document for (kind, _), document in documents.items() if kind == "ClusterRole")["rules"]
+    assert namespace is None or [rule["resources"] for rule in cluster] == [["nodes"], ["runtimeclasses"]]
+    pod = documents["Deployment", "boxes-controller"]["spec"]["template"]
+    selector = daemons["spec"]["selector"]["matchLabels"]
+    assert not selector.items() <= pod["metadata"]["labels"].items()
+    [container] = pod["spec"]["containers"]
+    context = container["securityContext"]
+    assert context["capabilities"] == {"drop": ["ALL"]} and context["readOnlyRootFilesystem"] is True
+    assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+    words = container["command"]
+    said = {word.split("=", 1)[0]: word.split("=", 1)[1] for word in words[2:]}
+    assert dict(pair.split("=") for pair in said["--daemons"].split(",")) == selector
+    [lease] = own[1]["resourceNames"]
+    assert lease == f"offleash-controller-{said['--name']}"
+    with tempfile.NamedTemporaryFile("w") as key:
+        key.write("e2b_" + "0" * 40)
+        key.flush()
+        # The program takes the flags, and finds that nobody is at that address.
+        flags = [f"--key-file={key.name}" if word.startswith("--key-file") else word for word in words[1:]]
+        command = [os.environ.get("OFFLEASH_BINARY", "offleash"), *flags, "--namespace=boxes", "--api-server=http://127.0.0.1:1"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and "cannot list Sandboxes" in done.stderr, done.stderr
+
+
 def main():
     report = helm_python.lint(CHART, IMAGE, strict=True)
     assert not report["errors"] and all(message["severity"] < 2 for message in report["messages"]), report
     chart = helm_python.Chart.load(CHART)
     for name, values in CASES.items():
         documents = rendered(chart, values)
+        check_controller(documents, values, daemons=documents["DaemonSet", "boxes"])
         for document in documents.values():
             for version in VERSIONS:
                 kubernetes_validate.validate(document, version, strict=True)

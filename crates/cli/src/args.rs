@@ -13,6 +13,7 @@ use crate::failure::Failure;
 
 mod approvals;
 mod browser;
+mod controller;
 mod desktop;
 mod host;
 mod image;
@@ -32,6 +33,7 @@ mod words;
 
 pub(crate) use approvals::{ApprovalListArgs, ApprovalsArgs, ApprovalsCommand};
 pub(crate) use browser::{BrowserCommand, BrowserCreateArgs, BrowserListArgs};
+pub(crate) use controller::ControllerArgs;
 pub(crate) use desktop::{DesktopCommand, DesktopCreateArgs, DesktopListArgs, DesktopUrlArgs};
 pub(crate) use host::{HostArgs, LoginArgs, LogoutArgs, PortForwardArgs, SshArgs, SyncArgs};
 pub(crate) use image::{
@@ -104,6 +106,8 @@ pub(crate) enum Command {
     Front(Box<FrontArgs>),
     /// Have the server take no new sandboxes until it is started anew, or take some again; those that are there live on.
     Drain(DrainArgs),
+    /// Serve Sandbox, SandboxClaim and SandboxWarmPool of kubernetes-sigs/agent-sandbox by the daemons of a cluster's nodes.
+    Controller(Box<ControllerArgs>),
     /// Give an agent host tools that run code in sandboxes: speaks the Model Context Protocol on standard input and output.
     Mcp(Box<McpArgs>),
     /// Work with the keys of `serve`.

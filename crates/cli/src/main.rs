@@ -183,6 +183,7 @@ fn carried_out(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Serve(arguments) => serve::serve(&arguments, state),
         Command::Front(arguments) => serve::front(&arguments),
         Command::Drain(arguments) => remote::drain(&arguments, at),
+        Command::Controller(arguments) => serve::controller(&arguments),
         Command::Mcp(arguments) => mcp::mcp(&arguments, state),
         Command::Template(command) => match remote::resources::template(&command, at)? {
             Some(code) => Ok(code),
@@ -231,6 +232,7 @@ fn placed(command: &Command) -> Placed {
         Command::Audit(_) => Placed::Here("audit", None),
         Command::Serve(_) => Placed::Here("serve", None),
         Command::Front(_) => Placed::Here("front", None),
+        Command::Controller(_) => Placed::Here("controller", None),
         Command::Mcp(_) => Placed::Here(
             "mcp",
             Some("agent hosts speak to a server at its address, below `/mcp`"),

@@ -2,6 +2,7 @@
 
 mod builds;
 mod config;
+mod controller;
 mod front;
 mod journal;
 mod manager;
@@ -24,6 +25,7 @@ use tokio::signal::unix::SignalKind;
 
 use self::builds::BuildTeller;
 use self::config::Config;
+pub(crate) use self::controller::controller;
 pub(crate) use self::front::front;
 use self::journal::JsonLines;
 use crate::args::ServeArgs;

@@ -25,6 +25,8 @@ mod chromium_harm;
 mod client;
 #[path = "api/contexts.rs"]
 mod contexts;
+#[path = "api/controller.rs"]
+mod controller;
 #[path = "api/created.rs"]
 mod created;
 #[path = "api/dashboard.rs"]

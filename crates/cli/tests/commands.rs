@@ -30,6 +30,8 @@ fn help_says_what_there_is() {
                     is room, and found where they are
       drain         Have the server take no new sandboxes until it is started anew, or take some again;
                     those that are there live on
+      controller    Serve Sandbox, SandboxClaim and SandboxWarmPool of kubernetes-sigs/agent-sandbox by
+                    the daemons of a cluster's nodes
       mcp           Give an agent host tools that run code in sandboxes: speaks the Model Context
                     Protocol on standard input and output
       key           Work with the keys of `serve`

@@ -65,7 +65,7 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 113] = [
+const COMMANDS: [&[&str]; 114] = [
     &[],
     &["run"],
     &["diff"],
@@ -147,6 +147,7 @@ const COMMANDS: [&[&str]; 113] = [
     &["serve"],
     &["front"],
     &["drain"],
+    &["controller"],
     &["mcp"],
     &["key"],
     &["key", "create"],

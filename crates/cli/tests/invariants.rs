@@ -15,7 +15,7 @@ use offleash_sys::seccomp;
 use serde_json::Value;
 
 /// Which rooms a room uses, as in ARCHITECTURE.md; an arrow that is not drawn there is not allowed in advance either.
-const ARROWS: [(&str, &[&str]); 23] = [
+const ARROWS: [(&str, &[&str]); 24] = [
     ("bashkit", &[]),
     ("browser", &["core"]),
     ("desktop", &[]),
@@ -26,6 +26,7 @@ const ARROWS: [(&str, &[&str]); 23] = [
     ("sys", &[]),
     ("guest", &["protocol", "sys"]),
     ("isolation", &["core", "protocol", "sys", "tree"]),
+    ("kubernetes", &["core", "images"]),
     ("tree", &["sys"]),
     ("store", &["core", "protocol"]),
     ("gateway", &["core", "sys"]),
@@ -76,6 +77,7 @@ const ARROWS: [(&str, &[&str]); 23] = [
             "daemon",
             "images",
             "isolation",
+            "kubernetes",
             "supervisor",
             "planner",
             "simulated",

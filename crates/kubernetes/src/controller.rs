@@ -22,7 +22,7 @@ use crate::error::ControllerError;
 use crate::kinds::{Sandbox, SandboxClaim, SandboxTemplate, SandboxWarmPool, words};
 use crate::lease::Leadership;
 use crate::placeholder::{PlaceholderSettings, labels_of};
-use crate::{claim, pool, sandbox};
+use crate::{claim, pool, sandbox, sweep};
 
 /// When what failed is tried again.
 const RETRY: Duration = Duration::from_secs(3);
@@ -143,7 +143,7 @@ async fn serve(client: Client, config: ControllerConfig, daemons: BTreeMap<Strin
         drive(pools.run(pool::reconcile, policy, Arc::clone(&context)), &context),
         drive(claims.run(claim::reconcile, policy, Arc::clone(&context)), &context),
     );
-    tokio::join!(followed, finished.0, finished.1, finished.2);
+    tokio::join!(followed, sweep::run(&context), finished.0, finished.1, finished.2);
 }
 
 /// Pools of a template.

@@ -5,10 +5,11 @@ use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams};
 
 use crate::context::{Context, ReconcileError, trying};
+use crate::daemons::FoundDaemon;
 use crate::kinds::Sandbox;
-use crate::native::NativeError;
+use crate::native::{NativeError, NativeView, is_id};
 use crate::placeholder::is_placeholder_of;
-use crate::record::{SandboxRecord, sandbox_name};
+use crate::record::{SandboxRecord, UID_LABEL, sandbox_name};
 
 /// What became of the sandbox of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,16 +38,15 @@ pub(crate) async fn end(
             false => Ending::NodeGone,
         });
     };
-    let name = sandbox_name(sandbox);
     let ended: Result<bool, NativeError> = async {
-        let daemon = &found.daemon;
-        for id in [record.id.clone(), daemon.named(&name).await?].into_iter().flatten() {
-            daemon.kill(&id).await?;
-            if daemon.get(&id).await?.is_some() {
-                return Ok(false);
+        // By its id, and by its name where the answer to a create was lost.
+        for _ in 0..2 {
+            match find(&found, sandbox, record).await? {
+                Some(view) => found.daemon.kill(&view.id).await?,
+                None => return Ok(true),
             }
         }
-        Ok(daemon.named(&name).await?.is_none())
+        Ok(find(&found, sandbox, record).await?.is_none())
     }
     .await;
     Ok(match ended {
@@ -54,6 +54,28 @@ pub(crate) async fn end(
         Ok(false) => Ending::Unknown(format!("the daemon of node `{node}` still has the sandbox")),
         Err(error) => Ending::Unknown(error.to_string()),
     })
+}
+
+/// The sandbox of a record at a daemon: by its id, and by its name where the answer to the create was lost.
+///
+/// Whoever may write a Sandbox writes its annotations: a sandbox is its own only where the daemon has it under the Sandbox's uid, which
+/// nobody chooses.
+pub(crate) async fn find(
+    found: &FoundDaemon,
+    sandbox: &Sandbox,
+    record: &SandboxRecord,
+) -> Result<Option<NativeView>, NativeError> {
+    let daemon = &found.daemon;
+    let is_own = |view: &NativeView| view.metadata.get(UID_LABEL) == sandbox.metadata.uid.as_ref();
+    if let Some(id) = record.id.as_ref().filter(|id| is_id(id))
+        && let Some(view) = daemon.get(id).await?.filter(is_own)
+    {
+        return Ok(Some(view));
+    }
+    match daemon.named(&sandbox_name(sandbox)).await? {
+        Some(id) => Ok(daemon.get(&id).await?.filter(is_own)),
+        None => Ok(None),
+    }
 }
 
 /// What is said where a node has no daemon.

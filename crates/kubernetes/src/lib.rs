@@ -44,6 +44,8 @@ mod sandbox;
 #[cfg(feature = "controller")]
 mod service;
 #[cfg(feature = "controller")]
+mod sweep;
+#[cfg(feature = "controller")]
 mod workload;
 
 pub use config::{ControllerConfig, ControllerLog, DaemonKey, PodAccount};

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -14,6 +15,8 @@ use crate::config::DaemonKey;
 
 /// The longest answer that is read.
 const MAX_ANSWER: u64 = 1 << 20;
+/// The most pages of a list.
+const MAX_PAGES: usize = 200;
 /// What is told of a daemon's refusal.
 const MAX_MESSAGE: usize = 512;
 
@@ -126,6 +129,13 @@ pub(crate) struct NativeView {
     pub(crate) metadata: BTreeMap<String, String>,
 }
 
+/// A page of sandboxes.
+#[derive(Debug, Deserialize)]
+struct Page {
+    sandboxes: Vec<NativeView>,
+    next: Option<String>,
+}
+
 impl NativeView {
     /// Whether it is paused.
     pub(crate) fn is_paused(&self) -> bool {
@@ -191,6 +201,21 @@ impl NodeDaemon {
             Err(error) => return Err(error),
         };
         Ok(answer["id"].as_str().filter(|id| is_id(id)).map(str::to_owned))
+    }
+
+    /// The sandboxes of the key, page after page.
+    pub(crate) async fn list(&self) -> Result<Vec<NativeView>, NativeError> {
+        let (mut all, mut next) = (Vec::new(), String::new());
+        for _ in 0..MAX_PAGES {
+            let path = format!("/v1/sandboxes?limit=100{next}");
+            let page: Page = self.read(self.ask(self.request(Method::GET, &path, None)?).await?)?;
+            all.extend(page.sandboxes.into_iter().filter(|view| is_id(&view.id)));
+            match page.next.filter(|next| is_token(next)) {
+                Some(token) => next = format!("&nextToken={token}"),
+                None => break,
+            }
+        }
+        Ok(all)
     }
 
     /// Ends a sandbox; that there is none is fine.
@@ -267,8 +292,12 @@ impl NodeDaemon {
         }
     }
 
+    fn read<T: DeserializeOwned>(&self, answer: Value) -> Result<T, NativeError> {
+        serde_json::from_value(answer).map_err(|error| self.malformed(error))
+    }
+
     fn view(&self, answer: Value) -> Result<NativeView, NativeError> {
-        let view: NativeView = serde_json::from_value(answer).map_err(|error| self.malformed(error))?;
+        let view: NativeView = self.read(answer)?;
         match is_id(&view.id) {
             true => Ok(view),
             false => Err(self.malformed("its id is none")),
@@ -283,9 +312,17 @@ impl NodeDaemon {
     }
 }
 
-/// Ids go into paths and annotations.
-fn is_id(text: &str) -> bool {
+/// Whether a text is an id: those go into paths, and come from annotations and answers.
+pub(crate) fn is_id(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+/// Whether a text can stand in a query as it is.
+fn is_token(text: &str) -> bool {
+    text.len() <= 512
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte))
 }
 
 /// What a refusal says, as a person reads it.

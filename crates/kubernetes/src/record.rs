@@ -41,7 +41,7 @@ impl SandboxRecord {
     pub(crate) fn next_at(&self, node: &str) -> Self {
         Self {
             node: Some(node.to_owned()),
-            attempt: self.attempt + 1,
+            attempt: self.attempt.saturating_add(1),
             ..Self::default()
         }
     }
@@ -67,6 +67,11 @@ impl SandboxRecord {
             .await
     }
 }
+
+/// Label of a sandbox at its daemon: the uid of its Sandbox.
+pub(crate) const UID_LABEL: &str = "kubernetes.uid";
+/// The same: the controller that had it made.
+pub(crate) const CONTROLLER_LABEL: &str = "kubernetes.controller";
 
 /// What a Sandbox's sandbox is called at its daemon: no other one of the key can have the name.
 pub(crate) fn sandbox_name(sandbox: &Sandbox) -> String {

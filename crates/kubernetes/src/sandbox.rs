@@ -16,15 +16,15 @@ use sha2::{Digest as _, Sha256};
 use crate::conditions::Finding;
 use crate::context::{Context, ReconcileError, SharedContext, trying};
 use crate::daemons::FoundDaemon;
-use crate::ending::{Ending, end, is_node, no_daemon, remove_placeholder};
+use crate::ending::{Ending, end, find, is_node, no_daemon, remove_placeholder};
 use crate::kinds::{OperatingMode, Sandbox, SandboxTemplate, ShutdownPolicy, words};
 use crate::native::{NativeError, NativePolicy, NativeSandbox, NativeView};
 use crate::network_policy::policy;
 use crate::placeholder::{Placement, is_placeholder_of, placeholder, placement_of, scheduler_words};
-use crate::record::{SandboxRecord, sandbox_name};
+use crate::record::{CONTROLLER_LABEL, SandboxRecord, UID_LABEL, sandbox_name};
 use crate::report::{POD_SCHEDULED, SUSPENDED, StatusReport, reasons};
 use crate::service;
-use crate::workload::{Workload, WorkloadRefusal, pod_spec, workload};
+use crate::workload::{Workload, WorkloadRefusal, limits_of_pod, pod_spec, workload};
 
 /// How long a sandbox lives that nobody extends; then it is put away, because the controller is gone.
 const TIME: u64 = 60 * 60;
@@ -201,24 +201,6 @@ async fn paused(
     Ok(Some(view.id))
 }
 
-/// The sandbox of a record at a daemon: by its id, and by its name where the answer to the create was lost.
-async fn find(
-    found: &FoundDaemon,
-    sandbox: &Sandbox,
-    record: &SandboxRecord,
-) -> Result<Option<NativeView>, NativeError> {
-    let daemon = &found.daemon;
-    if let Some(id) = &record.id
-        && let Some(view) = daemon.get(id).await?
-    {
-        return Ok(Some(view));
-    }
-    match daemon.named(&sandbox_name(sandbox)).await? {
-        Some(id) => daemon.get(&id).await,
-        None => Ok(None),
-    }
-}
-
 /// Sees to it that the sandbox runs where its placeholder is.
 async fn run(context: &Context, sandbox: Sandbox, again: Duration) -> Result<Action, ReconcileError> {
     let mut report = StatusReport::of(&sandbox);
@@ -230,12 +212,15 @@ async fn run(context: &Context, sandbox: Sandbox, again: Duration) -> Result<Act
             "the Sandbox is not suspended",
         ));
     }
-    let wanted = match wanted(context, &sandbox).await? {
+    let mut wanted = match wanted(context, &sandbox).await? {
         Ok(wanted) => wanted,
         Err(refusal) => {
-            remove_placeholder(context, &sandbox).await?;
+            // What is there keeps its place, so that the quota counts it, as upstream's pods outlive a change of their template.
+            if SandboxRecord::of(&sandbox).node.is_none() {
+                remove_placeholder(context, &sandbox).await?;
+                report.no_pod();
+            }
             report.not_ready(reasons::NOT_SUPPORTED, refusal.to_string());
-            report.no_pod();
             return report.write(context, &sandbox, Some(again)).await;
         }
     };
@@ -257,7 +242,17 @@ async fn run(context: &Context, sandbox: Sandbox, again: Duration) -> Result<Act
     status.clone_into(&mut scheduled.status);
     report.set(&scheduled);
     match placement_of(&pod) {
-        Placement::Bound(node) => hold(context, sandbox, &node, &wanted, report, again).await,
+        Placement::Bound(node) => {
+            // What the quota counted is what the sandbox gets, whatever the template says by now; a LimitRange's defaults are there, too.
+            match limits_of_pod(&pod) {
+                Ok(limits) => wanted.workload.limits = limits,
+                Err(refusal) => {
+                    report.not_ready(reasons::NOT_SUPPORTED, refusal.to_string());
+                    return report.write(context, &sandbox, Some(again)).await;
+                }
+            }
+            hold(context, sandbox, &node, &wanted, report, again).await
+        }
         Placement::Waiting => {
             let told = format!("the scheduler has not placed it ({reason}): {message}");
             report.not_ready(reasons::DEPENDENCIES_NOT_READY, told);
@@ -453,10 +448,6 @@ async fn make(
     };
     let digest = wanted.policy.as_ref().map(digest_of);
     let view = match there {
-        Some(view) if view.metadata.get("kubernetes.uid") != sandbox.metadata.uid.as_ref() => {
-            let told = format!("sandbox `{}` of node `{}` is another's", view.id, daemon.node);
-            return Ok(Err((reasons::NAME_TAKEN, told)));
-        }
         Some(view) => {
             record.id = Some(view.id.clone());
             view
@@ -473,7 +464,7 @@ async fn make(
                 *record = record.next_at(&daemon.node);
             }
             *sandbox = record.write(context, sandbox).await?;
-            let asked = asked(sandbox, wanted);
+            let asked = asked(&context.config.name, sandbox, wanted);
             let key = format!("{}-{}", sandbox_name(sandbox), record.attempt);
             match daemon.create(&asked, &key).await {
                 Ok(view) => {
@@ -489,7 +480,7 @@ async fn make(
     };
     if view.is_paused() && !wanted.workload.keeps_memory && record.is_command_started {
         // Its processes are gone: the command is started once more, under another number.
-        record.attempt += 1;
+        record.attempt = record.attempt.saturating_add(1);
         record.is_command_started = false;
     }
     *sandbox = record.write(context, sandbox).await?;
@@ -543,11 +534,12 @@ fn is_nearly_over(view: &NativeView) -> bool {
 }
 
 /// The create of a Sandbox.
-fn asked(sandbox: &Sandbox, wanted: &WantedSandbox) -> NativeSandbox {
+fn asked(controller: &str, sandbox: &Sandbox, wanted: &WantedSandbox) -> NativeSandbox {
     let workload = &wanted.workload;
     let label = |name: &str, value: Option<String>| Some((format!("kubernetes.{name}"), value?));
     let mut metadata: BTreeMap<String, String> = [
-        label("uid", sandbox.uid()),
+        Some((UID_LABEL.to_owned(), sandbox.uid().unwrap_or_default())),
+        Some((CONTROLLER_LABEL.to_owned(), controller.to_owned())),
         label("namespace", sandbox.namespace()),
         label("sandbox", sandbox.metadata.name.clone()),
     ]

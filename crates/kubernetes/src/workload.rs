@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, PodSpec};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use serde_json::Value;
 
 use crate::kinds::{PodTemplate, SandboxBlueprint, words};
@@ -255,6 +255,18 @@ fn limits(place: &str, container: &Container) -> Result<NativeLimits, WorkloadRe
         memory_mib: amount("memory", MIB)?,
         disk_mib: amount("ephemeral-storage", MIB)?,
     })
+}
+
+/// What a sandbox may use whose place this pod holds.
+///
+/// # Errors
+/// As [`workload`].
+pub(crate) fn limits_of_pod(pod: &Pod) -> Result<NativeLimits, WorkloadRefusal> {
+    let container = pod.spec.as_ref().and_then(|spec| spec.containers.first());
+    container.map_or_else(
+        || Ok(NativeLimits::default()),
+        |container| limits("placeholder", container),
+    )
 }
 
 /// A quantity of Kubernetes, as `500m`, `1.5Gi` or `1e3`, in nanounits; `None` for what is none, or is too large.

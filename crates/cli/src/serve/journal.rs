@@ -54,6 +54,13 @@ impl JsonLines {
         }
     }
 
+    /// Writes a line about something that failed.
+    pub(super) fn trouble(&self, line: &Value) {
+        if self.what != LogArg::None {
+            self.write(line.clone());
+        }
+    }
+
     /// Says what becomes of the server itself.
     pub(super) fn server(&self, told: &str) {
         if self.what != LogArg::None {

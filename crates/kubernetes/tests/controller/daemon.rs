@@ -121,6 +121,13 @@ impl NodeDaemon {
         let words: Vec<&str> = asked.path.trim_matches('/').split('/').collect();
         match (asked.method.as_str(), &*words) {
             ("POST", ["v1", "sandboxes"]) => self.create(&mut sandboxes, asked),
+            ("GET", ["v1", "sandboxes"]) => {
+                // Two of them a page.
+                let from = asked.query.get("nextToken").map_or(0, |token| token.parse().unwrap());
+                let page: Vec<Value> = sandboxes.all.values().skip(from).take(2).cloned().collect();
+                let next = (from + 2 < sandboxes.all.len()).then(|| (from + 2).to_string());
+                (200, json!({ "sandboxes": page, "next": next }))
+            }
             ("GET", ["v1", "names", name]) => {
                 let found = sandboxes
                     .all

@@ -225,6 +225,39 @@ fn what_is_not_there_is_refused_by_its_field_and_nothing_is_made() {
 }
 
 #[test]
+fn a_sandbox_gets_what_its_placeholder_was_counted_for() {
+    let site = Site::new();
+    let _controller = site.controller("a");
+    for node in ["node-1", "node-2"] {
+        site.api.cordon(node, true);
+    }
+    site.sandbox("one", &json!({}));
+    site.wait(SANDBOXES, "one", |object| {
+        condition(object, "PodScheduled")["reason"] == "Unschedulable"
+    });
+    // More is asked for when the quota has counted less.
+    let mut more = container();
+    more["resources"]["limits"]["memory"] = json!("64Gi");
+    site.change(
+        SANDBOXES,
+        "one",
+        &json!({ "spec": { "podTemplate": { "spec": { "containers": [more] } } } }),
+    );
+    site.api.cordon("node-1", false);
+    site.wait_ready("one");
+    assert_eq!(site.daemons[0].all()[0]["limits"]["memory_mib"], 256);
+    // A template that can no longer be kept takes neither place nor sandbox away.
+    site.change(
+        SANDBOXES,
+        "one",
+        &json!({ "spec": { "podTemplate": { "spec": { "hostPID": true } } } }),
+    );
+    site.wait_unready("one", "NotSupported");
+    assert!(site.get(("v1", "pods"), "one").is_some());
+    assert_eq!(site.made(), 1);
+}
+
+#[test]
 fn objects_that_are_not_labelled_are_never_touched() {
     let site = Site::new();
     let theirs = site.put(SANDBOXES, json!({

@@ -113,6 +113,82 @@ fn a_daemon_that_is_gone_is_told_of_with_its_node() {
 }
 
 #[test]
+fn annotations_that_a_tenant_wrote_reach_no_sandbox_but_the_tenants_own() {
+    let site = Site::new();
+    let _controller = site.controller("a");
+    site.sandbox("victim", &json!({}));
+    let victim = site.wait_ready("victim")["metadata"]["annotations"]["offleash/sandbox-id"].clone();
+    site.sandbox("thief", &json!({}));
+    site.wait_ready("thief");
+    assert_eq!(site.made(), 2);
+    // The victim's id, and something that is no id.
+    for id in [victim.clone(), json!("../keys")] {
+        site.change(
+            SANDBOXES,
+            "thief",
+            &json!({ "metadata": { "annotations": { "offleash/sandbox-id": id } } }),
+        );
+        site.wait(SANDBOXES, "thief", |object| {
+            object["metadata"]["annotations"]["offleash/sandbox-id"] != id
+        });
+    }
+    // Another node: what is left on the first one is found there, and ended.
+    site.change(
+        SANDBOXES,
+        "thief",
+        &json!({ "metadata": { "annotations": { "offleash/node": "node-2" } } }),
+    );
+    site.until("one sandbox for each", || {
+        let thief = site.wait_ready("thief")["metadata"]["annotations"]["offleash/sandbox-id"].clone();
+        let ids: Vec<Value> = site
+            .daemons
+            .iter()
+            .flat_map(|daemon| daemon.all())
+            .map(|sandbox| sandbox["id"].clone())
+            .collect();
+        (ids.len() == 2 && ids.contains(&thief) && ids.contains(&victim)).then_some(())
+    });
+    // Without the finalizer the object goes at once, and its sandbox is nobody's.
+    site.change(
+        SANDBOXES,
+        "thief",
+        &json!({ "metadata": { "annotations": { "offleash/sandbox-id": victim }, "finalizers": [] } }),
+    );
+    site.delete(SANDBOXES, "thief");
+    site.until("the end of the thief's", || (site.made() == 1).then_some(()));
+    assert_eq!(site.daemons[0].all()[0]["id"], victim);
+    site.wait_ready("victim");
+}
+
+#[test]
+fn what_a_lost_node_had_is_made_anew_when_the_node_is_no_more() {
+    let site = Site::new();
+    let _controller = site.controller("a");
+    site.sandbox("one", &json!({}));
+    site.wait_ready("one");
+    site.stop_daemon(1);
+    site.api.cordon("node-1", true);
+    site.delete(("v1", "pods"), "one");
+    // It may still run there.
+    let waiting = site.wait(SANDBOXES, "one", |object| {
+        condition(object, "Ready")["message"]
+            .as_str()
+            .unwrap_or_default()
+            .contains("may still be")
+    });
+    assert_eq!(
+        (&condition(&waiting, "Ready")["reason"], site.daemons[1].creates()),
+        (&json!("DaemonUnavailable"), 0)
+    );
+    site.api.delete("v1", "nodes", "", "node-1");
+    let anew = site.wait_ready("one");
+    assert_eq!(
+        (&anew["status"]["nodeName"], &condition(&anew, "Recreated")["reason"]),
+        (&json!("node-2"), &json!("NodeGone"))
+    );
+}
+
+#[test]
 fn what_a_daemon_refuses_is_said_in_its_words() {
     let site = Site::new();
     site.daemons[0].refuse_once(400, "limits.memory_mib: 256 MiB is not between 512 and 1024 MiB");

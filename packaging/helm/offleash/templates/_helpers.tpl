@@ -27,3 +27,47 @@ procMount: {{ .Values.podSecurity.procMount }}
 capabilities:
   drop: [ALL]
 {{- end -}}
+
+{{- define "offleash.controllerName" -}}
+{{- default (include "offleash.name" .) .Values.controller.name -}}
+{{- end -}}
+
+{{- /* Not the daemons' labels, by which their pods are found. */ -}}
+{{- define "offleash.controllerSelector" -}}
+app.kubernetes.io/name: offleash-controller
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- /* What the controller does to the objects that it serves, and to what it makes for them. */ -}}
+{{- define "offleash.controllerRules" -}}
+- apiGroups: [agents.x-k8s.io]
+  resources: [sandboxes]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [agents.x-k8s.io]
+  resources: [sandboxes/status]
+  verbs: [patch]
+- apiGroups: [agents.x-k8s.io]
+  resources: [sandboxes/finalizers]
+  verbs: [update]
+- apiGroups: [extensions.agents.x-k8s.io]
+  resources: [sandboxclaims]
+  verbs: [get, list, watch, patch, delete]
+- apiGroups: [extensions.agents.x-k8s.io]
+  resources: [sandboxwarmpools, sandboxtemplates]
+  verbs: [get, list, watch]
+- apiGroups: [extensions.agents.x-k8s.io]
+  resources: [sandboxclaims/status, sandboxwarmpools/status]
+  verbs: [patch]
+- apiGroups: [extensions.agents.x-k8s.io]
+  resources: [sandboxclaims/finalizers, sandboxwarmpools/finalizers]
+  verbs: [update]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, delete]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, create, patch, delete]
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [get, create, patch, delete]
+{{- end -}}
