@@ -125,7 +125,7 @@ impl Cluster {
 fn a_claim_has_a_sandbox_of_the_daemon_that_is_suspended_resumed_and_ended() {
     let cluster = Cluster::start();
     let mut controller = cluster.controller();
-    let script = "echo started >> ~/starts; exec sleep 600";
+    let script = "echo started >> ~/starts; echo $$ > ~/pid; exec sleep 600";
     let container = json!({
         "name": "main", "image": "none", "command": ["/bin/sh", "-c", script], "env": [{ "name": "GREETING", "value": "hello" }],
         "resources": { "limits": { "cpu": "1", "memory": "300Mi" } },
@@ -165,7 +165,10 @@ fn a_claim_has_a_sandbox_of_the_daemon_that_is_suspended_resumed_and_ended() {
         })
     };
     assert_eq!(begun(), "started\n");
-    assert_eq!(cluster.run(&id, "echo $GREETING; pgrep -x sleep | wc -l"), "hello\n1\n");
+    let alive = eventually("the command's process", || {
+        Some(cluster.run(&id, "kill -0 $(cat ~/pid) && echo $GREETING")).filter(|told| !told.is_empty())
+    });
+    assert_eq!(alive, "hello\n");
 
     cluster.change("mine", &json!({ "operatingMode": "Suspended" }));
     cluster.wait("mine", "Suspended", "PodTerminated");
