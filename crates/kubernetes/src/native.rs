@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use http::{Method, Request, StatusCode};
+use http::{Method, Request};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -28,11 +28,7 @@ pub(crate) enum NativeError {
     Unreachable { node: String, reason: String },
     /// It said no.
     #[error("the daemon of node `{node}` refuses ({status}): {message}")]
-    Refused {
-        node: String,
-        status: StatusCode,
-        message: String,
-    },
+    Refused { node: String, status: u16, message: String },
     /// Its answer is none.
     #[error("the daemon of node `{node}` answered what cannot be read: {reason}")]
     Malformed { node: String, reason: String },
@@ -41,17 +37,23 @@ pub(crate) enum NativeError {
 impl NativeError {
     /// Whether there is nothing of what was asked for.
     pub(crate) fn is_absence(&self) -> bool {
-        matches!(self, Self::Refused { status, .. } if *status == StatusCode::NOT_FOUND || *status == StatusCode::GONE)
+        matches!(self, Self::Refused { status: 404 | 410, .. })
     }
 
     /// Whether the name is another sandbox's already.
     pub(crate) fn is_conflict(&self) -> bool {
-        matches!(self, Self::Refused { status, .. } if *status == StatusCode::CONFLICT)
+        matches!(self, Self::Refused { status: 409, .. })
     }
 
     /// Whether asking the same again cannot help.
     pub(crate) fn is_final(&self) -> bool {
-        matches!(self, Self::Refused { status, .. } if matches!(status.as_u16(), 400 | 403 | 413 | 422 | 501))
+        matches!(
+            self,
+            Self::Refused {
+                status: 400 | 403 | 413 | 422 | 501,
+                ..
+            }
+        )
     }
 }
 
@@ -277,9 +279,9 @@ impl NodeDaemon {
             reason: error.to_string(),
         };
         let response = self.access.send(request).await.map_err(unreachable)?;
-        let status = response.status();
+        let status = response.status().as_u16();
         let body = self.access.read(response, MAX_ANSWER).await.map_err(unreachable)?;
-        if !status.is_success() {
+        if !(200..300).contains(&status) {
             return Err(NativeError::Refused {
                 node: self.node.clone(),
                 status,

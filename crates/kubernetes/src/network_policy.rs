@@ -41,6 +41,16 @@ pub(crate) fn policy(spec: &SandboxTemplateSpec) -> Result<Option<NativePolicy>,
     for (number, rule) in wanted.egress.iter().enumerate() {
         add(&mut found, &format!("egress[{number}]"), rule)?;
     }
+    let has_ports = wanted
+        .egress
+        .iter()
+        .any(|rule| rule.ports.as_ref().is_some_and(|ports| !ports.is_empty()));
+    if found.internet && has_ports {
+        return refuse(
+            "egress",
+            "ports of some addresses change nothing beside all addresses: leave those rules out",
+        );
+    }
     Ok(Some(found))
 }
 
@@ -149,10 +159,13 @@ mod tests {
         let policy = of(json!({ "egress": [
             { "to": [{ "ipBlock": { "cidr": "10.1.0.0/16" } }], "ports": [{ "port": 443 }, { "port": 8000, "endPort": 8100 }] },
             { "to": [{ "ipBlock": { "cidr": "192.0.2.7/32" } }] },
-            { "to": [{ "ipBlock": { "cidr": "0.0.0.0/0", "except": ["198.51.100.0/24"] } }] },
         ] }));
         let policy = policy.unwrap().unwrap();
         assert_eq!(policy.allow, ["10.1.0.0/16:443,8000-8100", "192.0.2.7/32"]);
+        let policy = of(json!({ "egress": [
+            { "to": [{ "ipBlock": { "cidr": "0.0.0.0/0", "except": ["198.51.100.0/24"] } }] },
+        ] }));
+        let policy = policy.unwrap().unwrap();
         assert_eq!(
             (policy.internet, policy.deny),
             (true, vec!["198.51.100.0/24".to_owned()])
@@ -163,6 +176,13 @@ mod tests {
     fn what_selects_pods_is_refused_by_its_name() {
         for (rules, field) in [
             (json!({ "ingress": [{}] }), "ingress"),
+            (
+                json!({ "egress": [
+                    { "to": [{ "ipBlock": { "cidr": "0.0.0.0/0" } }] },
+                    { "to": [{ "ipBlock": { "cidr": "1.1.1.0/24" } }], "ports": [{ "port": 443 }] },
+                ] }),
+                "egress",
+            ),
             (json!({ "egress": [{}] }), "egress[0].to"),
             (json!({ "egress": [{ "to": [{ "podSelector": {} }] }] }), "egress[0].to"),
             (

@@ -135,7 +135,7 @@ fn a_claim_has_a_sandbox_of_the_daemon_that_is_suspended_resumed_and_ended() {
         "metadata": { "name": "shell", "namespace": "agents" },
         "spec": {
             "podTemplate": { "metadata": metadata, "spec": { "containers": [container] } },
-            "networkPolicy": { "egress": [{ "to": [{ "ipBlock": { "cidr": "192.0.2.0/24" } }], "ports": [{ "port": 443, "endPort": 444 }] }] },
+            "networkPolicy": { "egress": [{ "to": [{ "ipBlock": { "cidr": "1.1.1.0/24" } }], "ports": [{ "port": 443, "endPort": 444 }] }] },
         },
     }));
     cluster.api.put(

@@ -10,10 +10,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::http::{self, Answers, Asked};
-use super::schemas::{self, Checker};
+use super::schemas::{self, Checker, merge, without_version};
 
 /// What names an object: group and plural, namespace, name.
 type Key = (String, String, String);
@@ -527,12 +527,6 @@ impl Cluster {
     }
 }
 
-fn without_version(object: &Value) -> Value {
-    let mut object = object.clone();
-    object["metadata"].as_object_mut().unwrap().remove("resourceVersion");
-    object
-}
-
 /// 409 where a write is of what is no more.
 fn conflict(there: &Value, written: &Value) -> Result<(), (u16, Value)> {
     let wanted = &written["metadata"]["resourceVersion"];
@@ -543,24 +537,6 @@ fn conflict(there: &Value, written: &Value) -> Result<(), (u16, Value)> {
             "Conflict",
             "the object has been modified; please apply your changes to the latest version",
         )),
-    }
-}
-
-/// RFC 7386.
-fn merge(there: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        *there = patch.clone();
-        return;
-    };
-    if !there.is_object() {
-        *there = Value::Object(Map::new());
-    }
-    let map = there.as_object_mut().unwrap();
-    for (name, value) in patch {
-        match value {
-            Value::Null => drop(map.remove(name)),
-            value => merge(map.entry(name).or_insert(Value::Null), value),
-        }
     }
 }
 

@@ -134,7 +134,7 @@ impl NodeDaemon {
                     .values()
                     .find(|sandbox| sandbox["metadata"]["offleash.name"] == **name);
                 found.map_or_else(
-                    || told(404, "name not found"),
+                    || (200, json!({ "id": null, "others": [] })),
                     |found| (200, json!({ "id": found["id"], "others": [] })),
                 )
             }

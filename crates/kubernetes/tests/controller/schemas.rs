@@ -1,7 +1,7 @@
 //! What the definitions of kubernetes-sigs/agent-sandbox say of the objects that a controller writes (v1beta1, August 2026): fields,
 //! words that are allowed, lengths. The definitions are in no package of the registries; these are facts of theirs, not their text.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Looks whether an object can be written, beside what is here.
 pub(crate) type Checker = fn(&str, &Value) -> Result<(), String>;
@@ -125,4 +125,29 @@ fn condition(condition: &Value) -> Result<(), String> {
         return Err("a condition is too long, or has no time".to_owned());
     }
     Ok(())
+}
+
+/// RFC 7386.
+pub(crate) fn merge(there: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *there = patch.clone();
+        return;
+    };
+    if !there.is_object() {
+        *there = Value::Object(Map::new());
+    }
+    let map = there.as_object_mut().unwrap();
+    for (name, value) in patch {
+        match value {
+            Value::Null => drop(map.remove(name)),
+            value => merge(map.entry(name).or_insert(Value::Null), value),
+        }
+    }
+}
+
+/// An object as it is compared.
+pub(crate) fn without_version(object: &Value) -> Value {
+    let mut object = object.clone();
+    object["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+    object
 }
