@@ -68,6 +68,7 @@ async fn check_kinds(client: &Client, config: &ControllerConfig) -> Result<(), C
         let is_refusal = matches!(&error, kube::Error::Api(status) if (400..500).contains(&status.code));
         let reason = match error {
             kube::Error::Api(status) => status.message.clone(),
+            kube::Error::Service(source) => chain_of(&*source),
             other => other.to_string(),
         };
         ControllerError::ApiServer {
@@ -84,6 +85,17 @@ async fn check_kinds(client: &Client, config: &ControllerConfig) -> Result<(), C
         .await
         .map(drop)
         .map_err(refused)
+}
+
+/// An error and its causes.
+fn chain_of(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut told = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        told = format!("{told}: {error}");
+        cause = error.source();
+    }
+    told
 }
 
 /// The objects of one kind that are served.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::http::{self, Answers, Asked};
-use super::schemas::{self, Checker, merge, without_version};
+use super::schemas::{self, Checker, matches, merge, without_version};
 
 /// What names an object: group and plural, namespace, name.
 type Key = (String, String, String);
@@ -308,7 +308,6 @@ impl ApiServer {
         meta.insert("generation".to_owned(), json!(1));
         let has_status = key.0.contains("agents.x-k8s.io");
         if has_status {
-            // What is made has no status, whatever it says.
             object.as_object_mut().unwrap().remove("status");
         }
         if key.0 == "v1/pods" && !object["metadata"]["labels"]["offleash/sandbox-uid"].is_null() {
@@ -375,7 +374,7 @@ impl ApiServer {
     fn list(&self, target: &Target, asked: &Asked) -> Value {
         let cluster = self.lock();
         let selected =
-            |(key, object): (&Key, &Value)| (target.has(key) && matches(object, asked)).then(|| object.clone());
+            |(key, object): (&Key, &Value)| (target.has(key) && matches(object, &asked.query)).then(|| object.clone());
         let items: Vec<Value> = cluster.objects.iter().filter_map(selected).collect();
         json!({ "kind": "List", "apiVersion": "v1", "metadata": { "resourceVersion": cluster.version.to_string() }, "items": items })
     }
@@ -406,8 +405,11 @@ impl ApiServer {
                 .iter()
                 .filter(|change| change.version > from && target.has(&change.key))
             {
-                let was = change.before.as_ref().is_some_and(|before| matches(before, asked));
-                let after = change.after.as_ref().filter(|after| matches(after, asked));
+                let was = change
+                    .before
+                    .as_ref()
+                    .is_some_and(|before| matches(before, &asked.query));
+                let after = change.after.as_ref().filter(|after| matches(after, &asked.query));
                 let (kind, object) = match (was, after) {
                     (false, None) => continue,
                     (false, Some(after)) => ("ADDED", after.clone()),
@@ -422,7 +424,6 @@ impl ApiServer {
             }
             from = cluster.version;
             drop(cluster);
-            // An empty line is white space between events, and finds out whether the client is there.
             if stream.write_all(format!("{lines}\n").as_bytes()).is_err() {
                 return;
             }
@@ -538,12 +539,6 @@ fn conflict(there: &Value, written: &Value) -> Result<(), (u16, Value)> {
             "the object has been modified; please apply your changes to the latest version",
         )),
     }
-}
-
-fn matches(object: &Value, asked: &Asked) -> bool {
-    let labels = asked.query.get("labelSelector").map(String::as_str).unwrap_or_default();
-    let mut pairs = labels.split(',').filter_map(|pair| pair.split_once('='));
-    pairs.all(|(name, value)| object["metadata"]["labels"][name] == *value)
 }
 
 fn key_of(group: &str, plural: &str, object: &Value) -> Key {

@@ -1,6 +1,8 @@
 //! What the definitions of kubernetes-sigs/agent-sandbox say of the objects that a controller writes (v1beta1, August 2026): fields,
 //! words that are allowed, lengths. The definitions are in no package of the registries; these are facts of theirs, not their text.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 
 /// Looks whether an object can be written, beside what is here.
@@ -150,4 +152,11 @@ pub(crate) fn without_version(object: &Value) -> Value {
     let mut object = object.clone();
     object["metadata"].as_object_mut().unwrap().remove("resourceVersion");
     object
+}
+
+/// Whether an object has the labels that a request selects.
+pub(crate) fn matches(object: &Value, query: &BTreeMap<String, String>) -> bool {
+    let labels = query.get("labelSelector").map(String::as_str).unwrap_or_default();
+    let mut pairs = labels.split(',').filter_map(|pair| pair.split_once('='));
+    pairs.all(|(name, value)| object["metadata"]["labels"][name] == *value)
 }

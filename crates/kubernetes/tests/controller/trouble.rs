@@ -1,7 +1,5 @@
 //! What goes wrong: controllers that die, daemons that are gone, nodes that are drained, an API server that forgets.
 
-use std::time::Duration;
-
 use offleash_kubernetes::ControllerError;
 use serde_json::{Value, json};
 
@@ -292,5 +290,14 @@ fn a_controller_says_what_is_missing_before_it_leads() {
         matches!(&unreachable, ControllerError::ApiServer { is_refusal: false, .. }),
         "{unreachable}"
     );
-    assert_eq!(site.config("a").lease_duration, Duration::from_secs(60));
+    assert!(
+        unreachable
+            .to_string()
+            .contains("`http://127.0.0.1:1` cannot be reached"),
+        "{unreachable}"
+    );
+    let mut config = site.config("a");
+    config.account.token = Some("/nowhere/token".into());
+    let untold = Running::start(config).wait().unwrap_err().to_string();
+    assert!(untold.contains("reading `/nowhere/token`: No such file"), "{untold}");
 }
