@@ -110,7 +110,7 @@ impl Current {
         let upstream = if *now.upstream.way() == reach.way_out {
             Rc::clone(&now.upstream)
         } else {
-            Rc::new(Upstream::at_any_rate(reach.way_out, &reach.system_names))
+            Rc::new(Upstream::new(reach.way_out, &reach.system_names))
         };
         self.put(Shared {
             policy,

@@ -193,7 +193,7 @@ pub(crate) fn begin(setup: Setup, sockets: NetworkSockets, ties: &Ties) -> io::R
         .map(|trust| Opening::new(trust, more_servers).map(Rc::new))
         .transpose()?;
     let journal = ties.journal.clone();
-    let upstream = Rc::new(Upstream::new(rules.way_out, &rules.system_names)?);
+    let upstream = Rc::new(Upstream::new(rules.way_out, &rules.system_names));
     let entrances = Rc::new(Entrances::new(sockets.entrances)?);
     let current = Rc::new(Current::new(more_servers, |successor| Shared {
         pipes: Rc::new(Pipes::new(room.pipes)),

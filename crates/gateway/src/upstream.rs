@@ -108,7 +108,7 @@ impl SystemNames {
 
 impl SystemResolvers {
     fn read() -> Result<Self, String> {
-        let (config, options) = read_system_conf().map_err(|error| error.to_string())?;
+        let (config, options) = read_system_conf().map_err(|error| no_resolvers(&error))?;
         Ok(Self {
             servers: config.name_servers().iter().map(|server| server.ip).collect(),
             domain: config.domain().map(Name::to_ascii),
@@ -128,6 +128,11 @@ impl SystemResolvers {
         options.edns0 = self.edns;
         Ok((ResolverConfig::from_parts(domain, search, servers.collect()), options))
     }
+}
+
+/// That the machine names no resolver, and who else could.
+fn no_resolvers(why: &dyn std::error::Error) -> String {
+    format!("`/etc/resolv.conf` names no DNS server ({why}); `dns_servers` (`--dns-server`) names one")
 }
 
 /// Why a connection was not made.
@@ -165,15 +170,8 @@ pub(crate) struct Made {
 }
 
 impl Upstream {
-    /// # Errors
-    /// When the resolver cannot be made.
-    pub(crate) fn new(way: WayOut, system: &SystemNames) -> io::Result<Self> {
-        let resolver = Ok(resolver(&way.resolvers, system)?);
-        Ok(Self { resolver, way })
-    }
-
-    /// The same without an error: where the resolver cannot be made, no name is resolved.
-    pub(crate) fn at_any_rate(way: WayOut, system: &SystemNames) -> Self {
+    /// Where the resolver cannot be made, no name is resolved, and addresses are dialled all the same.
+    pub(crate) fn new(way: WayOut, system: &SystemNames) -> Self {
         let resolver = resolver(&way.resolvers, system).map_err(|error| error.to_string());
         Self { resolver, way }
     }
@@ -391,10 +389,7 @@ mod tests {
             ..WayOut::default()
         };
         let upstream = Upstream::new(way, &SystemNames::default());
-        upstream
-            .unwrap()
-            .resolve(&"slow.example".parse().unwrap(), &Strict)
-            .await
+        upstream.resolve(&"slow.example".parse().unwrap(), &Strict).await
     }
 
     /// Lets everything be dialled, and nothing be asked.
@@ -427,7 +422,7 @@ mod tests {
                 named_by,
                 ..WayOut::default()
             };
-            let upstream = Upstream::at_any_rate(way, &SystemNames::default());
+            let upstream = Upstream::new(way, &SystemNames::default());
             let host = Host::parse("www.example.com").unwrap();
             let hanging_up = async { drop(server.accept().await.unwrap()) };
             let made = tokio::select! {
@@ -447,6 +442,30 @@ mod tests {
             };
             assert!(reason.contains(told), "{reason}");
         }
+    }
+
+    #[tokio::test]
+    async fn without_a_resolver_addresses_are_dialled_and_names_say_what_is_missing() {
+        let why = hickory_resolver::system_conf::parse_resolv_conf("").unwrap_err();
+        let system = SystemNames {
+            resolvers: Some(Err(no_resolvers(&why))),
+            hosts: Vec::new(),
+        };
+        let upstream = Upstream::new(WayOut::default(), &system);
+        let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = server.local_addr().unwrap();
+        let made = upstream
+            .connect(&Host::Address(address.ip()), address.port(), &Strict)
+            .await;
+        assert_eq!(made.unwrap().address, Some(address.ip()));
+        let host = Host::parse("www.example.com").unwrap();
+        let Err(Unreachable::Failed(reason)) = upstream.connect(&host, 443, &Strict).await else {
+            panic!("a name was resolved");
+        };
+        assert!(
+            reason.contains("`/etc/resolv.conf`") && reason.contains("`dns_servers`"),
+            "{reason}"
+        );
     }
 
     #[tokio::test]

@@ -266,7 +266,7 @@ fn shared(successor: Successor) -> Shared {
         approvals: Rc::new(Approvals::new(Questions::new().unwrap(), TIMEOUT)),
         secrets: Secrets::default(),
         names: Rc::default(),
-        upstream: Rc::new(Upstream::at_any_rate(
+        upstream: Rc::new(Upstream::new(
             WayOut::default(),
             &crate::upstream::SystemNames::default(),
         )),

@@ -148,7 +148,7 @@ async fn gateway(rule: &str, port: u16, roots: CertificateDer<'static>, more_ser
         successor,
         names: Rc::new(RefCell::new(Names::default())),
         entrances: Rc::new(crate::entrance::Entrances::default()),
-        upstream: Rc::new(Upstream::at_any_rate(
+        upstream: Rc::new(Upstream::new(
             WayOut::default(),
             &crate::upstream::SystemNames::default(),
         )),
