@@ -84,6 +84,8 @@ pub(crate) struct SimulatedSandbox {
     kind: EngineKind,
     code: CodeOfFiles,
     interpreters: Interpreters,
+    /// Whether the worker may receive files, as those of interpreters are: it says so by its empty root directory.
+    takes_files: bool,
     worker: WorkerProcess,
     trees: SharedTrees,
     /// For whom files are asked, where that is not the usual user.
@@ -130,6 +132,7 @@ impl SimulatedSandbox {
             kind,
             code,
             interpreters,
+            takes_files: false,
             worker,
             trees,
             caller: None,
@@ -253,6 +256,7 @@ impl SimulatedSandbox {
         match message {
             FromWorker::Ready(walls) => {
                 self.is_ready = true;
+                self.takes_files = walls.has_empty_root;
                 let root = if walls.has_empty_root {
                     "an empty root directory"
                 } else {
@@ -312,8 +316,7 @@ impl SimulatedSandbox {
                 }
             }
             FromWorker::Interpreter(language) => {
-                let turn = self.interpreters.ask(language);
-                self.hand_interpreter(turn)?;
+                self.asked_for_interpreter(language)?;
             }
             FromWorker::Ended(end) => self.ended(end),
         }

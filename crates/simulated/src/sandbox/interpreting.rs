@@ -7,10 +7,24 @@ use offleash_protocol::encode;
 use offleash_sys::socket;
 
 use super::{SimulatedSandbox, running};
+use crate::engine::ScriptLanguage;
 use crate::interpreters::InterpreterTurn;
 use crate::wire::{InterpreterAnswer, ToWorker};
 
+/// Why a worker that kept the machine's root directory is given none: its filter lets it receive no files, and it would be lost.
+const NO_EMPTY_ROOT: &str = "there is no interpreter, as a process of yours can have no empty root directory without user \
+                             namespaces; `offleash doctor` says what forbids them";
+
 impl SimulatedSandbox {
+    /// Looks for the interpreter that a worker asks for.
+    pub(super) fn asked_for_interpreter(&mut self, language: ScriptLanguage) -> Result<(), IsolationError> {
+        let turn = match self.takes_files {
+            true => self.interpreters.ask(language),
+            false => InterpreterTurn::NotHere(NO_EMPTY_ROOT.to_owned()),
+        };
+        self.hand_interpreter(turn)
+    }
+
     /// Answers a worker that waits for an interpreter.
     pub(super) fn hand_interpreter(&mut self, turn: InterpreterTurn) -> Result<(), IsolationError> {
         let file = match turn {

@@ -14,13 +14,15 @@ use offleash_protocol::{MessageDecoder, encode};
 use super::{MAX_ANSWERED, MAX_OUTPUT, MAX_UNSENT, SimulatedSandbox, TAKE_TIMEOUT};
 use crate::backend::SHELL;
 use crate::code::CodeOfFiles;
+use crate::engine::ScriptLanguage;
 use crate::fixture::{PlanFixture, WORKSPACE};
 use crate::interpreters::Interpreters;
 use crate::next_level::NextLevel;
 use crate::served::ServedTrees;
 use crate::wire::{
-    ByteWord, FileAnswer, FileOperation, FileRequest, FromWorker, MAX_INPUT, MAX_PIECE, ProgramPlace, ProgramRequest,
-    ProgramRun, ShellCommand, ShellEnd, ShellOutcome, Shortfall, ShortfallKind, ToWorker, WorkerSetup, WorkerWalls,
+    ByteWord, FileAnswer, FileOperation, FileRequest, FromWorker, InterpreterAnswer, MAX_INPUT, MAX_PIECE,
+    ProgramPlace, ProgramRequest, ProgramRun, ShellCommand, ShellEnd, ShellOutcome, Shortfall, ShortfallKind, ToWorker,
+    WorkerSetup, WorkerWalls,
 };
 use crate::worker_process::WorkerProcess;
 
@@ -271,6 +273,24 @@ fn a_worker_that_says_what_none_has_reason_to_say_is_ended() {
         drop(scripted);
         // It may have found nobody to take the rest.
         let _written = writer.join().unwrap();
+    }
+}
+
+#[test]
+fn a_worker_that_may_receive_no_file_is_told_that_there_is_no_interpreter() {
+    for (has_empty_root, why) in [(false, "no empty root directory"), (true, "this build has none")] {
+        let mut scripted = Scripted::busy(&Programs::OutOfReach);
+        scripted.say(&FromWorker::Ready(WorkerWalls {
+            has_empty_root,
+            has_landlock: true,
+        }));
+        scripted.say(&FromWorker::Interpreter(ScriptLanguage::Python));
+        scripted.turn();
+        let told = scripted.hear();
+        assert!(
+            matches!(&told, ToWorker::Interpreter(InterpreterAnswer::NotHere { why: told }) if told.contains(why)),
+            "{told:?}"
+        );
     }
 }
 
