@@ -5,13 +5,32 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use offleash_core::level::Level;
 use offleash_core::text::Text;
 
 use super::host::PlanningHost;
 use super::toolchain;
 
-/// What to add so that `command`, which is not found inside, would be; `None` when the host does not have it either.
-pub fn find_outside(command: &OsStr, host: &PlanningHost) -> Option<String> {
+/// What to add so that `command`, which is not found inside, would be; `None` when the host does not have it either. At a
+/// level that runs no program of the host it is which one does.
+pub fn find_outside(command: &OsStr, level: Level, host: &PlanningHost) -> Option<String> {
+    match level {
+        Level::Wasm => {
+            return Some(
+                "level `wasm` runs no program of the host: name a module of WebAssembly in the workspace (`./tool.wasm`), \
+                 `python3` or `node`; level `process` runs the host's programs"
+                    .to_owned(),
+            );
+        }
+        Level::Simulated => {
+            return Some(
+                "level `simulated` runs no program of the host; `--level auto:simulated` runs those that its shell does not \
+                 have at level `process`"
+                    .to_owned(),
+            );
+        }
+        _ => {}
+    }
     let path = on_host(command, host)?;
     let shown = Text::from(&path);
     let name = Text::from(command);

@@ -109,7 +109,7 @@ fn a_command_that_is_only_outside_says_how_to_get_it_inside() {
         "PATH".into(),
         std::env::join_paths([home.join(".cargo/bin"), home.join("mine")]).unwrap(),
     )];
-    let hint = |name: &str| find_outside(OsStr::new(name), &host);
+    let hint = |name: &str| find_outside(OsStr::new(name), Level::Process, &host);
     assert!(hint("cargo").unwrap().ends_with("grant it with `--toolchain cargo`"));
     assert!(
         hint("tool")
@@ -125,8 +125,17 @@ fn a_command_that_is_only_outside_says_how_to_get_it_inside() {
     );
     // What is inside as well is not found for another reason.
     host.env = vec![("PATH".into(), "/usr/bin".into())];
-    let hint = find_outside(OsStr::new("env"), &host).unwrap();
-    assert!(hint.contains("`PATH`") && !hint.contains("--toolchain"), "{hint}");
+    let hint = |level| find_outside(OsStr::new("env"), level, &host).unwrap();
+    let inside = hint(Level::Process);
+    assert!(inside.contains("`PATH`") && !inside.contains("--toolchain"), "{inside}");
+    // Where no program of the host runs, it is not for want of a name.
+    for level in [Level::Wasm, Level::Simulated] {
+        let hint = hint(level);
+        assert!(
+            hint.contains("runs no program of the host") && !hint.contains("`PATH`"),
+            "{hint}"
+        );
+    }
 }
 
 #[test]

@@ -171,7 +171,7 @@ impl ExecutedCommand<'_> {
                     .request
                     .command
                     .first()
-                    .and_then(|name| offleash_planner::find_outside(name, self.host)),
+                    .and_then(|name| offleash_planner::find_outside(name, self.plan.level, self.host)),
             },
             StartFailure::NotExecutable { errno } => Outcome::NotExecutable { reason: reason(errno) },
             StartFailure::Directory { errno } => Outcome::NotExecutable {
