@@ -13,6 +13,9 @@ use super::error::PlanError;
 use super::host::PlanningHost;
 use super::view::{PlanView, source_of};
 
+/// What the workspace is called in messages.
+pub(super) const WORKSPACE: &str = "workspace";
+
 /// Kernel interfaces and devices: nothing of them is ever taken from the host.
 const KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
 
@@ -153,16 +156,19 @@ pub(super) fn check_writable_source(role: &'static str, path: &Path, host: &Plan
             "name a directory of your own",
         ));
     }
+    let in_it = match role {
+        WORKSPACE => {
+            "`cd` to a directory in it, or name one with `--workspace DIR`; with `--no-workspace` there is none"
+        }
+        _ => "name a directory in it",
+    };
     if let Some(home) = &host.home {
         let home = existing(home);
         if home == path {
-            return Err(reserved("the home directory", "name a directory in it"));
+            return Err(reserved("the home directory", in_it));
         }
         if home.starts_with(path) {
-            return Err(reserved(
-                "a directory that contains the home directory",
-                "name a directory in it",
-            ));
+            return Err(reserved("a directory that contains the home directory", in_it));
         }
     }
     if existing(&host.state_directory).starts_with(path) {

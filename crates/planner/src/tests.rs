@@ -184,6 +184,11 @@ fn directories_that_must_not_be_a_workspace_are_refused() {
         assert!(matches!(error, PlanError::Reserved { .. }), "{path}: {error}");
         assert!(error.hint().is_some());
     }
+    let hint = with(&root.join("home")).hint().unwrap();
+    assert!(
+        hint.contains("`cd`") && hint.contains("`--workspace DIR`") && hint.contains("`--no-workspace`"),
+        "{hint}"
+    );
     assert!(
         matches!(with(Path::new(".")), PlanError::Reserved { .. }),
         "the current directory is the home directory"

@@ -11,7 +11,7 @@ use super::error::PlanError;
 use super::host::PlanningHost;
 use super::{git, reach};
 
-const ROLE: &str = "workspace";
+const ROLE: &str = reach::WORKSPACE;
 
 /// Directories that hold the work of many, or what the sandbox has for itself.
 const TOO_WIDE: [&str; 8] = ["/home", "/root", "/var", "/run", "/tmp", "/var/tmp", "/opt", "/srv"];
