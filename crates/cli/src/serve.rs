@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use offleash_api::client::SOCKET;
 use offleash_api::{Event, Journal, Listen, Server};
+use offleash_core::level::Level;
 use offleash_core::text::Text;
 use offleash_daemon::{Daemon, DaemonConfig};
 use offleash_isolation::probe;
@@ -56,6 +57,11 @@ pub(crate) fn serve(arguments: &ServeArgs, state: Option<&Path>) -> Result<ExitC
     let lines = Arc::new(JsonLines::new(config.log));
     for warning in config.warnings() {
         lines.warning(warning);
+    }
+    // As long as there is one thread, which waits for what it starts.
+    if config.daemon.level.is_none_or(|level| level >= Level::Process) {
+        let program = std::env::current_exe().unwrap_or_default();
+        lines.namespaces(&probe::namespaces(&program));
     }
     prepare_process();
     let state = StateDirectory::open(state, &HostIdentity::of_this_process())?;

@@ -297,6 +297,12 @@ pub enum DaemonError {
         /// Why it cannot be done.
         why: String,
     },
+    /// This machine cannot make such a sandbox, whoever asks.
+    #[error("this machine cannot make such a sandbox at this level")]
+    Unmakeable {
+        /// What its supervisor said, for the owner.
+        source: SupervisorError,
+    },
     /// No key, or none that is valid.
     #[error("the API key is missing or not valid")]
     Unauthorized,
@@ -421,6 +427,31 @@ impl DaemonError {
         }
     }
 
+    /// Why a sandbox was not made.
+    pub(crate) fn of_making(error: SupervisorError) -> Self {
+        match error {
+            SupervisorError::NotMade {
+                kind: ErrorKind::Unsupported,
+                ..
+            } => Self::Unmakeable { source: error },
+            other => Self::supervisor("make a sandbox", other),
+        }
+    }
+
+    /// What the supervisor of a sandbox that was not made said, and what to do about it, for the owner of the machine: it
+    /// may name paths of the host.
+    pub fn cause_for_owner(&self) -> Option<(String, Option<String>)> {
+        let error = match self {
+            Self::Unmakeable { source } => source,
+            Self::Supervisor { source, .. } | Self::Short { source, .. } => source.downcast_ref()?,
+            _ => return None,
+        };
+        match error {
+            SupervisorError::NotMade { message, hint, .. } => Some((message.clone(), hint.clone())),
+            _ => None,
+        }
+    }
+
     /// What is wrong with a sandbox that has volumes, where its supervisor says so: somebody may have taken one since it was
     /// looked at, and whether it fits where it is to be only the supervisor knows.
     pub(crate) fn of_volumes(self) -> Self {
@@ -502,7 +533,7 @@ impl Explained for DaemonError {
             Self::Volume(source) => source.kind(),
             Self::Inspection(source) => source.kind(),
             Self::Invalid { .. } => ErrorKind::Invalid,
-            Self::Unsupported { .. } => ErrorKind::Unsupported,
+            Self::Unsupported { .. } | Self::Unmakeable { .. } => ErrorKind::Unsupported,
             Self::Unauthorized
             | Self::Forbidden { .. }
             | Self::NotAllowed { .. }
@@ -643,62 +674,4 @@ fn missing(errno: Errno) -> Option<&'static str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io;
-
-    use super::*;
-
-    #[test]
-    fn an_image_that_is_not_here_is_named_by_its_digest() {
-        for (image, name) in [
-            ("docker.io/library/python:3.12", "docker.io/library/python@sha256:1"),
-            ("localhost:5000/a/b:t", "localhost:5000/a/b@sha256:1"),
-            ("localhost:5000/a", "localhost:5000/a@sha256:1"),
-            ("a@sha256:1", "a@sha256:1"),
-        ] {
-            let missing = DaemonError::MissingOrigin {
-                image: image.to_owned(),
-                digest: "sha256:1".to_owned(),
-            };
-            assert!(missing.hint().unwrap().contains(&format!("pull {name}`")), "{image}");
-        }
-    }
-
-    #[test]
-    fn what_ran_out_is_found_behind_what_failed() {
-        let errno = |errno: Errno| io::Error::from(errno);
-        let step = SpawnError::Step {
-            step: "clone",
-            errno: Errno::AGAIN,
-        };
-        let io = SupervisorError::Io {
-            action: "connect to a supervisor",
-            source: errno(Errno::NFILE),
-        };
-        for (error, what) in [
-            (
-                DaemonError::host("start a supervisor")(errno(Errno::MFILE)),
-                Some("file descriptors"),
-            ),
-            (
-                DaemonError::host("start a supervisor")(io::Error::other(errno(Errno::NOSPC))),
-                Some("disk space"),
-            ),
-            (
-                DaemonError::host("start a supervisor")(io::Error::other(step)),
-                Some("processes"),
-            ),
-            (DaemonError::supervisor("make a sandbox", io), Some("file descriptors")),
-            (DaemonError::host("start a supervisor")(errno(Errno::ACCESS)), None),
-            (DaemonError::supervisor("make a sandbox", SupervisorError::Gone), None),
-        ] {
-            match (&error, what) {
-                (DaemonError::Short { what, .. }, Some(wanted)) if *what == wanted => {
-                    assert_eq!(error.kind(), ErrorKind::Unavailable);
-                }
-                (DaemonError::Host { .. } | DaemonError::Supervisor { .. }, None) => {}
-                _ => panic!("{error:?} instead of {what:?}"),
-            }
-        }
-    }
-}
+mod tests;

@@ -168,9 +168,7 @@ impl Started {
                 retry_after: RETRY,
             })?
             .map_err(|error| DaemonError::supervisor("make a sandbox", error))?;
-        answer
-            .into_result()
-            .map_err(|error| DaemonError::supervisor("make a sandbox", error))
+        answer.into_result().map_err(DaemonError::of_making)
     }
 
     async fn ask(self, order: &SupervisorOrder) -> io::Result<LaunchAnswer> {

@@ -117,6 +117,8 @@ fn on(subject: &str) -> String {
 impl Explained for IsolationError {
     fn kind(&self) -> ErrorKind {
         match self {
+            // `ENOSPC` is no full disk here, and `EPERM` is nobody's rule about whoever asked.
+            Self::Step { step, source, .. } if is_about_namespaces(step, source) => ErrorKind::Unsupported,
             Self::Step { source, .. } | Self::Running { source, .. } | Self::OutputFull { source } => kind_of(source),
             Self::NotEnforceable { .. } | Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::Guest { .. } => ErrorKind::Internal,
@@ -190,6 +192,25 @@ mod tests {
                 step_is_told(&error),
                 "{error:?}"
             );
+        }
+    }
+
+    #[test]
+    fn namespaces_that_there_are_none_of_are_no_full_disk() {
+        let step = |step: &str, errno: Errno| IsolationError::Step {
+            level: Level::Process,
+            step: step.to_owned(),
+            subject: String::new(),
+            source: errno.into(),
+        };
+        for (error, kind) in [
+            (step("making namespaces", Errno::NOSPC), ErrorKind::Unsupported),
+            (step("making namespaces", Errno::PERM), ErrorKind::Unsupported),
+            (step("making namespaces", Errno::NOMEM), ErrorKind::Exhausted),
+            (step("writing", Errno::NOSPC), ErrorKind::Exhausted),
+            (step("opening", Errno::ACCESS), ErrorKind::Denied),
+        ] {
+            assert_eq!(error.kind(), kind, "{error:?}");
         }
     }
 

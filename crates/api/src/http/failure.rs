@@ -28,6 +28,7 @@ pub(crate) fn refusal(journal: &dyn Journal, error: &DaemonError, is_owner: bool
     let is_of_the_machine = matches!(
         error,
         DaemonError::Short { .. }
+            | DaemonError::Unmakeable { .. }
             | DaemonError::ImageFailed {
                 is_about_image: false,
                 ..
@@ -99,6 +100,10 @@ pub(crate) fn of_kind(kind: ErrorKind) -> StatusCode {
 
 /// What `Display` says is meant for the client; sources are not.
 fn message(error: &DaemonError, is_owner: bool) -> String {
+    if is_owner && let Some((cause, hint)) = error.cause_for_owner() {
+        let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+        return format!("{error}: {cause}{hint}");
+    }
     match (error, error.hint()) {
         // Hints of other errors are for whoever sits at the machine.
         (
@@ -124,6 +129,7 @@ fn message(error: &DaemonError, is_owner: bool) -> String {
                 name.escape_debug()
             )
         }
+        (DaemonError::Unmakeable { .. }, _) => format!("{error}; the server's log says why"),
         (DaemonError::ImageFailed { .. }, Some(hint)) => format!("{error}; {hint}"),
         (DaemonError::Full { .. }, Some(hint)) if is_owner => format!("{error}; {hint}"),
         _ => error.to_string(),
@@ -166,6 +172,31 @@ mod tests {
             let refusal = refusal(&SilentJournal, &error.into(), false);
             assert!(refusal.message.contains(hint), "{}", refusal.message);
         }
+    }
+
+    #[test]
+    fn why_a_machine_makes_no_sandbox_is_its_owners() {
+        let error = DaemonError::Unmakeable {
+            source: SupervisorError::NotMade {
+                kind: ErrorKind::Unsupported,
+                message: "cannot start a sandbox in `/srv`".to_owned(),
+                hint: Some("`offleash doctor` says more".to_owned()),
+            },
+        };
+        let told = refusal(&SilentJournal, &error, true);
+        assert_eq!(told.status, StatusCode::NOT_IMPLEMENTED);
+        assert!(
+            told.message.ends_with("in `/srv`; `offleash doctor` says more"),
+            "{}",
+            told.message
+        );
+        let told = refusal(&SilentJournal, &error, false);
+        assert_eq!(told.status, StatusCode::NOT_IMPLEMENTED);
+        assert!(
+            told.message.contains("cannot make") && !told.message.contains("/srv") && !told.message.contains("doctor"),
+            "{}",
+            told.message
+        );
     }
 
     #[test]

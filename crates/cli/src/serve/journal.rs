@@ -46,6 +46,15 @@ impl JsonLines {
         }
     }
 
+    /// Says that no sandbox can be made, unless `namespaces` can.
+    pub(super) fn namespaces(&self, namespaces: &FeatureCheck) {
+        if self.what != LogArg::None
+            && let Some(line) = about_namespaces(namespaces)
+        {
+            self.write(line);
+        }
+    }
+
     /// Says what is wrong with the configuration without keeping the server from anything.
     pub(super) fn warning(&self, warning: Failure) {
         if self.what != LogArg::None {
@@ -113,6 +122,22 @@ impl Journal for JsonLines {
     }
 }
 
+fn about_namespaces(namespaces: &FeatureCheck) -> Option<Value> {
+    let mend = namespaces.mend.as_ref();
+    (namespaces.status != FeatureStatus::Ok).then(|| {
+        json!({
+            "level": "warn",
+            "event": "not_made",
+            "lacks": namespaces.needed_for,
+            "found": namespaces.found,
+            "effect": "no sandbox of level `process` or above can be made",
+            "setting": "sandboxes.level",
+            "hint": mend.map(|mend| mend.explanation.as_str()),
+            "commands": mend.map(|mend| mend.commands.as_slice()).unwrap_or_default(),
+        })
+    })
+}
+
 fn about_limits(groups: &FeatureCheck, degrade: DegradeMode) -> Option<Value> {
     if groups.status == FeatureStatus::Ok {
         return None;
@@ -174,6 +199,24 @@ mod tests {
     use offleash_isolation::probe::{FeatureRemedy, groups};
 
     use super::*;
+
+    #[test]
+    fn a_machine_that_can_make_no_sandbox_is_told_of() {
+        let check = |status| FeatureCheck {
+            status,
+            found: "making the namespaces of a sandbox failed".to_owned(),
+            mend: Some(FeatureRemedy {
+                explanation: "allow them".to_owned(),
+                commands: vec!["sudo sysctl --system".to_owned()],
+            }),
+            ..groups()
+        };
+        assert_eq!(about_namespaces(&check(FeatureStatus::Ok)), None);
+        let line = about_namespaces(&check(FeatureStatus::Missing)).unwrap();
+        assert_eq!(line["level"], "warn");
+        assert!(line["effect"].as_str().unwrap().contains("no sandbox"), "{line}");
+        assert_eq!(line["commands"][0], "sudo sysctl --system");
+    }
 
     #[test]
     fn what_cannot_be_enforced_is_named_with_what_comes_of_it() {

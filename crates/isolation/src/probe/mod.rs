@@ -168,6 +168,11 @@ pub fn groups() -> FeatureCheck {
     cgroups::check()
 }
 
+/// Whether sandboxes of level `process` and above can be made at all; a part of [`probe`], for who wants no more.
+pub fn namespaces(executable: &Path) -> FeatureCheck {
+    user_namespaces::check(executable, &host::HostSurroundings::now())
+}
+
 /// Probes the machine for `subject`.
 ///
 /// Never fails: a feature that cannot be looked at is missing, and its check says what the kernel answered.
