@@ -15,7 +15,7 @@ pub(super) fn check(executable: &Path, surroundings: &HostSurroundings) -> Featu
             "user-namespaces",
             status,
             found,
-            "level `process`: without them only `process-landlock` is left",
+            "level `process`: without them `process-landlock`, `simulated` and `wasm` are left",
         )
     };
     match namespaces::try_create() {
