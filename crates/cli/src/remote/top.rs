@@ -7,7 +7,7 @@ use offleash_core::units::Millis;
 use serde_json::Value;
 
 use super::table::Table;
-use super::{mebibytes, text};
+use super::{field, mebibytes, text};
 use crate::args::TopArgs;
 use crate::failure::Failure;
 use crate::server_at::ServerAt;
@@ -62,10 +62,10 @@ fn page(overview: &Value, most: usize) -> String {
         };
         let (memory, disk) = (of("memory_bytes"), of("disk_bytes"));
         table.row([
-            text(one, "id"),
-            text(one, "name"),
-            text(one, "state"),
-            text(one, "level"),
+            field(one, "id"),
+            field(one, "name"),
+            field(one, "state"),
+            field(one, "level"),
             cpu,
             memory,
             disk,
@@ -104,5 +104,9 @@ mod tests {
             "{shown}"
         );
         assert_eq!(lines.len(), 4);
+        assert!(
+            !shown.contains(['$', '\'']),
+            "what has no name has an empty cell: {shown}"
+        );
     }
 }
