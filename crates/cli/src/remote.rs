@@ -51,7 +51,7 @@ pub(crate) fn ls(arguments: &LsArgs, at: &ServerAt<'_>) -> Result<ExitCode, Fail
         path = format!("{path}&metadata={}", encoded(&pairs.join("&")));
     }
     let client = at.client()?;
-    let mut all = client.list(&path)?;
+    let mut all = listed(&client, &path)?;
     if arguments.all {
         all.extend(client.all_ended()?.iter().rev().map(described));
     }
@@ -94,6 +94,29 @@ pub(crate) fn ls(arguments: &LsArgs, at: &ServerAt<'_>) -> Result<ExitCode, Fail
         ]);
     }
     table.print()
+}
+
+/// A list of sandboxes, and on standard error whose are not in it.
+fn listed(client: &Client, path: &str) -> Result<Vec<Value>, Failure> {
+    let listing = client.list(path)?;
+    if let Some(line) = without_nodes(&listing.missing_nodes) {
+        terminal::complain(&line);
+    }
+    Ok(listing.entries)
+}
+
+/// That servers behind a front are not in a list; nothing where all are.
+fn without_nodes(missing: &[String]) -> Option<String> {
+    let names: Vec<String> = missing
+        .iter()
+        .map(|name| format!("`{}`", Text::from(name.as_str())))
+        .collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "offleash: the list lacks the sandboxes of {}, of which the front has no answer",
+            names.join(", ")
+        )
+    })
 }
 
 pub(crate) fn exec(mut arguments: ExecArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
@@ -187,7 +210,7 @@ fn described(ended: &Ended) -> Value {
 pub(crate) fn stats(arguments: &StatsArgs, at: &ServerAt<'_>) -> Result<ExitCode, Failure> {
     let client = at.client()?;
     let ids = if arguments.ids.is_empty() {
-        let running = client.list("/v2/sandboxes?limit=100&state=running")?;
+        let running = listed(&client, "/v2/sandboxes?limit=100&state=running")?;
         running.iter().map(|one| text(one, "sandboxID")).collect()
     } else {
         let ids = arguments.ids.iter().map(|given| client.id_of(given));
@@ -365,4 +388,16 @@ pub(crate) fn seconds(flag: &str, text: &str) -> Result<u64, Failure> {
             .with_hint("give at least one second, or leave it out; `offleash stop` ends a sandbox"));
     }
     Ok(time.0.div_ceil(1000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_whose_sandboxes_are_not_listed_are_named() {
+        assert_eq!(without_nodes(&[]), None);
+        let line = without_nodes(&["a.example:80".to_owned(), "b\u{1b}c".to_owned()]).unwrap();
+        assert!(line.contains("`a.example:80`, ") && !line.contains('\u{1b}'), "{line}");
+    }
 }

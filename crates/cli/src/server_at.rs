@@ -116,8 +116,10 @@ impl<'a> ServerAt<'a> {
                 let Some(key) = server.key()? else {
                     return Err(
                         Failure::new(format!("no key of `{}` is known", server.url)).with_hint(format!(
-                            "`offleash login {}` keeps one, and {KEY} gives one to one command",
-                            server.url
+                            "`offleash login {}` keeps one, and {KEY} gives one to one command; if that is not the server \
+                             that is meant, {} names another",
+                            server.url,
+                            server.named_by()
                         )),
                     );
                 };
@@ -154,10 +156,15 @@ impl<'a> ServerAt<'a> {
 }
 
 impl NamedServer {
+    /// The flag or the variable that named it.
+    fn named_by(&self) -> &'static str {
+        if self.is_flag { "--host" } else { HOST }
+    }
+
     fn only_here(&self, command: &'static str, instead: Option<&'static str>) -> OnlyHere {
         OnlyHere {
             command,
-            by: if self.is_flag { "--host" } else { HOST },
+            by: self.named_by(),
             url: self.url.clone(),
             instead,
         }

@@ -13,6 +13,7 @@ mod transport;
 mod tunnel;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use http::{Method, Request};
 use offleash_core::error::{ErrorKind, Explained};
@@ -28,6 +29,7 @@ pub use services::{FileEntry, SandboxServices};
 pub use tunnel::{ForwardNews, Tunnel, listen};
 
 use self::transport::Transport;
+use crate::http::answer::NODES_MISSING;
 use crate::http::body;
 
 /// The most pages of a list, and the most bytes that they have together.
@@ -55,6 +57,16 @@ pub enum ClientError {
         url: HostUrl,
         /// Why not.
         source: std::io::Error,
+    },
+    /// A server at a URL accepts a connection and answers nothing.
+    #[error("the server at `{url}` does not answer: nothing came of `{asked}` in {} s", .patience.as_secs())]
+    Silent {
+        /// The server.
+        url: HostUrl,
+        /// What was asked.
+        asked: String,
+        /// How long it was waited for.
+        patience: Duration,
     },
     /// The server leads elsewhere, where no key is sent.
     #[error("the server leads to `{}`, which is not asked: keys go to the server that was named", .to.escape_debug())]
@@ -141,6 +153,7 @@ impl Explained for ClientError {
             | Self::ServerEnded { .. }
             | Self::Hung
             | Self::Cut { .. } => ErrorKind::Unavailable,
+            Self::Silent { .. } => ErrorKind::Timeout,
             Self::Redirected { .. } => ErrorKind::Denied,
             Self::Ended { .. } => ErrorKind::NotFound,
             Self::Paused { .. } => ErrorKind::Conflict,
@@ -158,6 +171,9 @@ impl Explained for ClientError {
                 Some("start one with `offleash serve`, with the same `--state DIR` if it has one".to_owned())
             }
             Self::Unreachable { url, source } => Some(way_there(url, source)),
+            Self::Silent { url, .. } => Some(format!(
+                "is `{url}` right? what listens there speaks no HTTP, or has too much to do"
+            )),
             Self::Redirected { to } => to
                 .starts_with("https://")
                 .then(|| "if that is the server that is meant, name it with `--host`".to_owned()),
@@ -205,6 +221,26 @@ fn what_there_is(message: &str) -> Option<String> {
         _ => return None,
     };
     Some(hint.to_owned())
+}
+
+/// A list that came in pages.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// What is in it.
+    pub entries: Vec<Value>,
+    /// The servers behind a front whose part is not in it, because they are lost or did not answer.
+    pub missing_nodes: Vec<String>,
+}
+
+/// What came of a request.
+struct JsonAnswer {
+    /// `Null` if it has no body.
+    value: Value,
+    /// What the next page of a list is asked for with.
+    next: Option<String>,
+    /// How long it was.
+    bytes: usize,
+    missing_nodes: Vec<String>,
 }
 
 /// Asks a daemon; each request has a connection of its own.
@@ -284,7 +320,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Self::get`].
-    pub fn list(&self, path: &str) -> Result<Vec<Value>, ClientError> {
+    pub fn list(&self, path: &str) -> Result<Listing, ClientError> {
         let mut list = PagedList::default();
         let mut token: Option<String> = None;
         loop {
@@ -296,13 +332,15 @@ impl Client {
             let answer = self.ask_for(Method::GET, &page, None)?;
             let next = list.add(path, answer)?;
             if next.is_none() || next == token {
-                return Ok(list.entries);
+                return Ok(list.listing);
             }
             token = next;
         }
     }
 
-    fn ask_for(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, ClientError> {
+    fn ask_for(&self, method: Method, path: &str, body: Option<&Value>) -> Result<JsonAnswer, ClientError> {
+        // What makes or ends something takes as long as it takes.
+        let patience = (method == Method::GET).then_some(transport::ANSWER);
         let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
         if body.is_some() {
             request = request.header("content-type", "application/json");
@@ -310,17 +348,22 @@ impl Client {
         let bytes = body.map(|value| value.to_string().into_bytes()).unwrap_or_default();
         let request = transport::built(request.body(body::full(bytes)), path)?;
         self.runtime.block_on(async {
-            let answer = self.transport.send(request, path).await?;
+            let answer = match patience {
+                Some(patience) => self.transport.send_within(patience, request, path).await?,
+                None => self.transport.send(request, path).await?,
+            };
             let next = answer.header("x-next-token").filter(|token| !token.is_empty());
+            let missing_nodes = answer.headers(NODES_MISSING);
             let bytes = answer.bytes().await?;
             let value = match bytes.is_empty() {
                 true => Value::Null,
                 false => parsed(&bytes, path)?,
             };
-            Ok(Answer {
+            Ok(JsonAnswer {
                 value,
                 next,
                 bytes: bytes.len(),
+                missing_nodes,
             })
         })
     }
@@ -375,26 +418,17 @@ impl Client {
     }
 }
 
-/// An answer of the control plane.
-struct Answer {
-    value: Value,
-    /// The token of the next page of a list.
-    next: Option<String>,
-    /// How long it was.
-    bytes: usize,
-}
-
 /// What came of a list that comes in pages.
 #[derive(Default)]
 struct PagedList {
-    entries: Vec<Value>,
+    listing: Listing,
     pages: usize,
     bytes: usize,
 }
 
 impl PagedList {
     /// Adds a page; answers the token of the next one.
-    fn add(&mut self, path: &str, answer: Answer) -> Result<Option<String>, ClientError> {
+    fn add(&mut self, path: &str, answer: JsonAnswer) -> Result<Option<String>, ClientError> {
         let Value::Array(entries) = answer.value else {
             return Err(malformed(path, "it is no list"));
         };
@@ -404,7 +438,16 @@ impl PagedList {
             let reason = format!("the list has more than {MAX_PAGES} pages, or {MAX_LIST} bytes");
             return Err(malformed(path, reason));
         }
-        self.entries.extend(entries);
+        let Listing {
+            entries: all,
+            missing_nodes,
+        } = &mut self.listing;
+        all.extend(entries);
+        for node in answer.missing_nodes {
+            if !missing_nodes.contains(&node) {
+                missing_nodes.push(node);
+            }
+        }
         Ok(answer.next)
     }
 }

@@ -31,6 +31,8 @@ const MAX_READ: usize = 64 << 20;
 
 /// How long a daemon may take to accept a connection, its handshake included.
 const CONNECT: Duration = Duration::from_secs(10);
+/// How long a server at a URL may take to begin an answer to what only reads.
+pub(super) const ANSWER: Duration = Duration::from_secs(30);
 /// How long a connection to a host is kept while nothing is asked; servers keep them for longer.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -100,6 +102,26 @@ impl Transport {
             status if status.is_success() => Ok(answer),
             status => Err(refused(status, answer).await),
         }
+    }
+
+    /// As [`Self::send`], and no longer than `patience` to a host: what listens there may be no server.
+    pub(super) async fn send_within(
+        &self,
+        patience: Duration,
+        request: Request<Body>,
+        asked: &str,
+    ) -> Result<Answer, ClientError> {
+        let EndpointKind::Host(host) = &*self.endpoint.0 else {
+            return self.send(request, asked).await;
+        };
+        let answered = tokio::time::timeout(patience, self.send(request, asked)).await;
+        answered.unwrap_or_else(|_| {
+            Err(ClientError::Silent {
+                url: host.url.clone(),
+                asked: asked.to_owned(),
+                patience,
+            })
+        })
     }
 
     /// As [`Self::send`]; `None` where the answer has the status `except`.
@@ -302,6 +324,13 @@ impl Answer {
         value.to_str().ok().map(str::to_owned)
     }
 
+    /// All headers of a name that are text.
+    pub(super) fn headers(&self, name: &str) -> Vec<String> {
+        let values = self.response.headers().get_all(name).into_iter();
+        let texts = values.filter_map(|value| value.to_str().ok());
+        texts.map(str::to_owned).collect()
+    }
+
     /// Whether it is the part that was asked for.
     pub(super) fn is_partial(&self) -> bool {
         self.response.status() == StatusCode::PARTIAL_CONTENT
@@ -357,6 +386,19 @@ mod tests {
         let mut request = request.body(body::empty()).unwrap();
         address(&mut request, host, "/").unwrap();
         request
+    }
+
+    #[tokio::test]
+    async fn a_host_that_accepts_and_says_nothing_is_named() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let transport = Transport::new(host(&url));
+        let request = Request::get("/v1/usage").body(body::empty()).unwrap();
+        let asking = transport.send_within(Duration::from_millis(50), request, "/v1/usage");
+        let (answered, _accepted) = tokio::join!(asking, listener.accept());
+        let error = answered.unwrap_err();
+        assert!(matches!(error, ClientError::Silent { .. }), "{error:?}");
+        assert!(error.to_string().contains(&url), "{error}");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::nodes::FrontNodes;
 use super::placement::{NodeHealth, NodeNumber};
 use super::routing::ListForm;
 use super::unreachable::busy;
-use crate::http::answer::{self, ApiRefusal};
+use crate::http::answer::{self, ApiRefusal, NODES_MISSING};
 use crate::http::body::{self, Body};
 use crate::http::peer::ClientConnection;
 use crate::http::{destination, query};
@@ -27,8 +27,6 @@ use crate::http::{destination, query};
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
 const NEXT: &str = "x-next-token";
-/// Names nodes whose sandboxes are not in a list, because they are lost or did not answer it.
-const MISSING: &str = "offleash-nodes-missing";
 const TOKEN: &str = "nextToken";
 
 /// What one node said of its sandboxes.
@@ -117,7 +115,7 @@ fn written(form: ListForm, sandboxes: Vec<Value>, next: Option<String>, missing:
     }
     for name in missing {
         if let Ok(name) = HeaderValue::from_str(name) {
-            headers.append(MISSING, name);
+            headers.append(NODES_MISSING, name);
         }
     }
     response

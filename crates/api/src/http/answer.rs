@@ -8,6 +8,8 @@ use serde::Serialize;
 
 use crate::http::body::{self, Body};
 
+/// Names nodes of a front whose sandboxes are not in a list, because they are lost or did not answer it.
+pub(crate) const NODES_MISSING: &str = "offleash-nodes-missing";
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("should-retry");
 
 /// An error that a client is told: `{"code": status, "message": text}` with the same status, and `error_code` where the
