@@ -27,6 +27,9 @@ use offleash_supervisor::lifecycle::{RunRequest, run as run_sandbox};
 use offleash_supervisor::run_client::{ExecIo, ExecIoEvent};
 use offleash_sys::signals::{PASSED_ON, SignalQueue};
 use rustix::event::PollFlags;
+use rustix::fs::Access;
+use rustix::io::Errno;
+use tempfile::TempDir;
 
 use crate::args::{ReportFormat, SelfCheckArgs};
 use crate::failure::Failure;
@@ -163,8 +166,12 @@ fn this_program() -> Result<(String, String), Failure> {
 }
 
 fn failure(found: &SelfCheck) -> Failure {
-    let failing = found.levels.iter().filter(|level| level.outcome != LevelOutcome::Works);
-    let failing: Vec<String> = failing.map(|level| format!("`{}`", level.level)).collect();
+    let failing = || found.levels.iter().filter(|level| level.outcome != LevelOutcome::Works);
+    let hint = match failing().any(|level| !level.mend.is_empty()) {
+        true => "what mends it is above; `offleash doctor` says all that was looked at",
+        false => "`offleash doctor` says all that was looked at",
+    };
+    let failing: Vec<String> = failing().map(|level| format!("`{}`", level.level)).collect();
     let message = match found.strongest {
         Some(level) => format!(
             "{} not work here; the strongest level that does is `{level}`",
@@ -172,9 +179,7 @@ fn failure(found: &SelfCheck) -> Failure {
         ),
         None => format!("{} not work here", do_or_does(&failing)),
     };
-    Failure::new(message)
-        .with_hint("what mends it is above; `offleash doctor` says all that was looked at")
-        .with_code(EXIT_WEAK)
+    Failure::new(message).with_hint(hint).with_code(EXIT_WEAK)
 }
 
 fn do_or_does(levels: &[String]) -> String {
@@ -213,19 +218,23 @@ fn check(level: Level, report: &ProbeReport, state: Option<&Path>) -> LevelCheck
         },
         Err(failure) => {
             let (why, hint) = failure.into_words();
-            let mend = hint.map(|explanation| LevelRemedy {
-                check: None,
-                remedy: FeatureRemedy {
-                    explanation,
-                    commands: Vec::new(),
-                },
-            });
+            let kept = state.map_or_else(|| HostIdentity::of_this_process().default_state(), PathBuf::from);
+            let mend = hint
+                .into_iter()
+                .chain(instead_of(&kept))
+                .map(|explanation| LevelRemedy {
+                    check: None,
+                    remedy: FeatureRemedy {
+                        explanation,
+                        commands: Vec::new(),
+                    },
+                });
             LevelCheck {
                 level,
                 outcome: LevelOutcome::Failed,
                 took_ms,
                 why: Some(why),
-                mend: mend.into_iter().collect(),
+                mend: mend.collect(),
             }
         }
     }
@@ -233,16 +242,16 @@ fn check(level: Level, report: &ProbeReport, state: Option<&Path>) -> LevelCheck
 
 /// Runs `true` in a sandbox of that level.
 fn try_level(level: Level, state: Option<&Path>) -> Result<(), Failure> {
-    let place = tempfile::tempdir()
-        .map_err(|error| Failure::from_error(&error).while_trying("cannot make a directory for temporary files"))?;
-    let (command, workspace) = match level {
-        Level::Wasm => {
-            let path = place.path().join(TRUE_FILE);
-            fs::write(&path, TRUE_MODULE).map_err(|error| Failure::from_error(&error))?;
-            (format!("./{TRUE_FILE}"), Some(place.path().to_owned()))
-        }
-        _ => ("true".to_owned(), None),
+    // The directory goes with the variable, after the run.
+    let place = match level {
+        Level::Wasm => Some(directory_of_module(&std::env::temp_dir())?),
+        _ => None,
     };
+    let command = match place {
+        Some(_) => format!("./{TRUE_FILE}"),
+        None => "true".to_owned(),
+    };
+    let workspace = place.as_ref().map(|place| place.path().to_owned());
     let mut spec = SandboxSpec {
         level: LevelChoice::Exactly(level),
         workspace: workspace.map(|path| WorkspaceSpec {
@@ -269,6 +278,35 @@ fn try_level(level: Level, state: Option<&Path>) -> Result<(), Failure> {
         Some(failure) => Err(Failure::from(failure)),
         None => judge(&report.record),
     }
+}
+
+/// What to do where the state directory is there and nothing can be written to it: then no run is kept, whatever its level.
+fn instead_of(state: &Path) -> Option<String> {
+    let refused = rustix::fs::access(state, Access::WRITE_OK).err()?;
+    [Errno::ROFS, Errno::ACCESS].contains(&refused).then(|| {
+        format!(
+            "name a directory that can be written to, instead of `{}`, with `--state DIR` or OFFLEASH_STATE",
+            shown(&state.to_string_lossy())
+        )
+    })
+}
+
+/// A directory in `temporary` with a module that is `true`.
+fn directory_of_module(temporary: &Path) -> Result<TempDir, Failure> {
+    let made = tempfile::tempdir_in(temporary).and_then(|place| {
+        fs::write(place.path().join(TRUE_FILE), TRUE_MODULE)?;
+        Ok(place)
+    });
+    made.map_err(|error| {
+        Failure::from_error(&error)
+            .while_trying(format!(
+                "cannot write to the directory for temporary files, `{}`",
+                shown(&temporary.to_string_lossy())
+            ))
+            .with_hint(
+                "name one that can be written to with the variable TMPDIR, and with `--state DIR` one for what is kept",
+            )
+    })
 }
 
 fn terminal_failure(error: &io::Error) -> Failure {
@@ -393,6 +431,21 @@ mod tests {
     }
 
     #[test]
+    fn where_nothing_can_be_written_it_is_said_what_names_a_directory() {
+        let parent = tempfile::tempdir().unwrap();
+        let missing = parent.path().join("none");
+        let told = directory_of_module(&missing).unwrap_err().to_string();
+        assert!(told.contains(&*missing.to_string_lossy()), "{told}");
+        assert!(told.contains("TMPDIR") && told.contains("`--state DIR`"), "{told}");
+        assert!(directory_of_module(parent.path()).is_ok());
+        assert_eq!(instead_of(parent.path()), None);
+        // Whoever is not root may not write there.
+        let told = instead_of(Path::new("/proc/sys/kernel")).unwrap_or_default();
+        let is_told = told.contains("`--state DIR`");
+        assert!(is_told || rustix::process::geteuid().is_root(), "{told}");
+    }
+
+    #[test]
     fn what_does_not_work_stands_with_its_mend_and_cannot_drive_the_terminal() {
         let level = |level, outcome, took_ms, why: Option<&str>, mend| LevelCheck {
             level,
@@ -408,7 +461,7 @@ mod tests {
                 commands: vec!["sudo sysctl --system".to_owned()],
             },
         };
-        let found = SelfCheck {
+        let mut found = SelfCheck {
             version: "0.1.0",
             binary: "/opt/a\u{1b}b".to_owned(),
             digest: "sha256:00".to_owned(),
@@ -440,5 +493,11 @@ sudo sysctl --system
         let failure = failure(&found).to_string();
         let expected = "error: level `process` does not work here; the strongest level that does is `wasm`\n";
         assert!(failure.starts_with(expected), "{failure}");
+        assert!(failure.contains("what mends it is above"), "{failure}");
+        for level in &mut found.levels {
+            level.mend.clear();
+        }
+        let without = super::failure(&found).to_string();
+        assert!(!without.contains("above"), "{without}");
     }
 }
