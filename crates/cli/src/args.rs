@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use offleash_core::spec::MAX_WARM;
 use offleash_core::vm::Acceleration;
@@ -22,6 +21,7 @@ mod learn;
 mod limits;
 mod network;
 mod permissions;
+mod reading;
 mod remote;
 mod serve;
 mod snapshot;
@@ -45,6 +45,8 @@ pub(crate) use learn::LearnArgs;
 pub(crate) use limits::LimitArgs;
 pub(crate) use network::NetworkArgs;
 pub(crate) use permissions::PermissionArgs;
+use reading::state_of_environment;
+pub(crate) use reading::{STATE, as_written, parsed};
 pub(crate) use remote::{
     CpArgs, CreateArgs, ExecArgs, ForkArgs, IdsArgs, LogsArgs, LsArgs, PauseArgs, PortArgs, ResumeArgs, RmArgs,
     StatsArgs, TopArgs,
@@ -63,14 +65,7 @@ pub(crate) use volume::{
     VolumeCommand, VolumeCpArgs, VolumeCreateArgs, VolumeInspectArgs, VolumeLsArgs, VolumePruneArgs, VolumeResizeArgs,
     VolumeRmArgs, VolumeSyncArgs,
 };
-pub(crate) use words::{explained, in_words_of};
-
-/// What does of another server's what `run` does here.
-pub(crate) const RUN_ELSEWHERE: &str =
-    "`offleash create` makes a sandbox there, and `offleash exec` runs a command in it";
-
-/// The variable that stands for `--state`.
-pub(crate) const STATE: &str = "OFFLEASH_STATE";
+pub(crate) use words::{RUN_ELSEWHERE, explained, in_words_of};
 
 /// Runs code that an AI wrote so that nothing outside is harmed, read or reached unless you allowed it.
 #[derive(Debug, Parser)]
@@ -226,36 +221,18 @@ impl RunInvocation {
     // In a frame of its own, which is not there while the command runs.
     #[inline(never)]
     pub(crate) fn read(name: OsString, arguments: Vec<OsString>) -> Result<Self, clap::Error> {
-        let state = std::env::var_os(STATE);
-        // Everything behind `--` is the command. No parser has to be built to know that, nor for a variable that names
-        // something; one that is empty is the parser's to refuse.
-        let is_plain = !state.as_ref().is_some_and(|state| state.is_empty());
+        // Everything behind `--` is the command. No parser has to be built to know that, nor for a variable.
         match arguments.split_first() {
-            Some((first, command)) if first == "--" && !command.is_empty() && is_plain => Ok(Self {
-                state: state.map(PathBuf::from),
+            Some((first, command)) if first == "--" && !command.is_empty() => Ok(Self {
+                state: state_of_environment().map(PathBuf::from),
                 run: RunArgs {
                     command: command.to_vec(),
                     ..RunArgs::default()
                 },
             }),
-            _ => Self::try_parse_from(std::iter::once(name).chain(arguments)),
+            _ => parsed(std::iter::once(name).chain(arguments)),
         }
     }
-}
-
-/// What is said of arguments that are refused, as it would be without the variable that stands for `--state`: usage lines
-/// take it for an argument that was written, or has to be.
-pub(crate) fn as_written<P: CommandFactory>(
-    error: clap::Error,
-    words: impl IntoIterator<Item = OsString>,
-) -> clap::Error {
-    let is_help = !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
-    if is_help || std::env::var_os(STATE).is_none() {
-        return error;
-    }
-    let command = P::command().mut_arg("state", |state| state.env(clap::builder::Resettable::Reset));
-    // What is wrong with the variable itself is not said again.
-    command.try_get_matches_from(words).err().unwrap_or(error)
 }
 
 #[derive(Debug, Default, Args)]

@@ -39,7 +39,6 @@ mod warm;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use offleash_supervisor::gateway_process;
 use offleash_supervisor::roles::SUPERVISE_COMMAND;
 
@@ -117,7 +116,7 @@ fn run_alone(invocation: &RunInvocation, words: &[OsString]) -> Result<ExitCode,
 /// Not inlined, for the same reason.
 #[inline(never)]
 fn any() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments = match args::parsed::<Arguments>(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(error) => {
             let error = args::as_written::<Arguments>(error, std::env::args_os());

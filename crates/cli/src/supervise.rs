@@ -6,7 +6,6 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use offleash_core::error::ErrorKind;
 use offleash_core::spec::{NetworkSpec, RootChoice};
 use offleash_isolation::limits::measure_as_superuser;
@@ -22,7 +21,7 @@ use offleash_supervisor::service::local::{LocalOrder, LocalSpec, hold_local};
 use offleash_supervisor::service::order::SupervisorOrder;
 use offleash_supervisor::tools::{self, ToolsOrder};
 
-use crate::args::{Arguments, Command, McpArgs, PullArg, RegistryArgs};
+use crate::args::{self, Arguments, Command, McpArgs, PullArg, RegistryArgs};
 use crate::failure::{EXIT_FAILURE, Failure};
 use crate::image::ImageSource;
 use crate::python::Python;
@@ -90,7 +89,7 @@ fn local() -> ExitCode {
         Err(failure) => return failure.print(),
     };
     let program = std::iter::once(OsString::from("offleash"));
-    let arguments = match Arguments::try_parse_from(program.chain(frames::words(&order.arguments))) {
+    let arguments = match args::parsed::<Arguments>(program.chain(frames::words(&order.arguments))) {
         Ok(arguments) => arguments,
         Err(error) => return Failure::new(error.to_string()).print(),
     };

@@ -7,6 +7,10 @@ use std::ffi::OsString;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+/// What does of another server's what `run` does here.
+pub(crate) const RUN_ELSEWHERE: &str =
+    "`offleash create` makes a sandbox there, and `offleash exec` runs a command in it";
+
 /// Flags with other names, ours first.
 const ALIASES: [(&str, &[&str]); 12] = [
     ("--wall-time", &["--timeout"]),
@@ -232,24 +236,45 @@ const FOREIGN: &[(&[&str], &[&str], &str)] = &[
     ),
 ];
 
-/// The error, and for a flag of another tool what we have instead of what is spelt alike.
+/// The flags that say which server is asked; they stand before the command.
+const BEFORE_COMMAND: [&str; 3] = ["--host", "--ca", "--insecure"];
+/// The commands that a run is named to.
+const OF_RUNS: [&str; 3] = ["diff", "apply", "discard"];
+
+/// The error, and for a flag of another tool what we have instead of what is spelt alike; for one of ours where it goes, and
+/// for a run that is not named which there are.
 pub(crate) fn explained(mut error: clap::Error, command: &str) -> clap::Error {
-    if error.kind() != ErrorKind::UnknownArgument {
-        return error;
-    }
-    let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidArg) else {
-        return error;
-    };
-    let given = given.split('=').next().unwrap_or_default();
-    let found = FOREIGN
-        .iter()
-        .find(|(words, commands, _)| words.contains(&given) && commands.contains(&command));
-    if let Some((_, _, hint)) = found {
+    if let Some(hint) = hint_of(&error, command) {
         error.remove(ContextKind::SuggestedArg);
-        let hint = ContextValue::StyledStrs(vec![StyledStr::from(*hint)]);
+        let hint = ContextValue::StyledStrs(vec![StyledStr::from(hint)]);
         error.insert(ContextKind::Suggested, hint);
     }
     error
+}
+
+fn hint_of(error: &clap::Error, command: &str) -> Option<String> {
+    match error.kind() {
+        ErrorKind::MissingRequiredArgument if OF_RUNS.contains(&command) => {
+            Some("`offleash runs` lists the runs whose changes are kept".to_owned())
+        }
+        ErrorKind::UnknownArgument => {
+            let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidArg) else {
+                return None;
+            };
+            let given = given.split('=').next().unwrap_or_default();
+            let mut foreign = FOREIGN.iter();
+            let found = foreign.find(|(words, commands, _)| words.contains(&given) && commands.contains(&command));
+            match found {
+                Some((_, _, hint)) => Some((*hint).to_owned()),
+                None if !BEFORE_COMMAND.contains(&given) => None,
+                None if command == "run" => Some(RUN_ELSEWHERE.to_owned()),
+                None => Some(format!(
+                    "`{given}` stands before the command: `offleash --host URL {command}`"
+                )),
+            }
+        }
+        _ => None,
+    }
 }
 
 /// The message with each flag called as it stands among `words`, where it stands there under another name alone.
@@ -343,6 +368,23 @@ mod tests {
                 assert!(known, "{other} of {ours}");
             }
         }
+    }
+
+    #[test]
+    fn a_server_that_is_named_behind_the_command_and_a_run_that_is_not_named_are_told_of() {
+        for (words, hint) in [
+            (&["ls", "--host", "https://box"][..], "`offleash --host URL ls`"),
+            (&["stop", "--insecure", "x"], "`--insecure` stands before the command"),
+            (&["diff"], "`offleash runs` lists"),
+            (&["discard"], "`offleash runs` lists"),
+        ] {
+            let error = Arguments::try_parse_from(std::iter::once("offleash").chain(words.iter().copied()));
+            let told = explained(error.unwrap_err(), words[0]).to_string();
+            assert!(told.contains(hint), "{told}");
+        }
+        let run = RunInvocation::try_parse_from(["offleash", "--host", "https://box", "--", "true"]);
+        let told = explained(run.unwrap_err(), "run").to_string();
+        assert!(told.contains(RUN_ELSEWHERE), "{told}");
     }
 
     #[test]

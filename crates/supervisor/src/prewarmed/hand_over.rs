@@ -54,7 +54,8 @@ struct Taken {
 }
 
 fn take(words: RunWords<'_>, started: Instant) -> Result<Option<Taken>, Lost> {
-    let state = words.state().or_else(|| std::env::var_os(STATE).map(PathBuf::from));
+    let of_environment = || std::env::var_os(STATE).filter(|state| !state.is_empty());
+    let state = words.state().or_else(|| of_environment().map(PathBuf::from));
     let mut cwd = PathBuf::new();
     let mut key = None;
     let find_key = || {
