@@ -1,3 +1,5 @@
+use offleash_core::level::Level;
+
 use super::*;
 
 #[test]
