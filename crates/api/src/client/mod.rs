@@ -531,16 +531,17 @@ mod tests {
 
     #[test]
     fn a_list_ends_whatever_a_server_says() {
-        let page = |bytes| Answer {
+        let page = |bytes| JsonAnswer {
             value: json!([{}]),
             next: Some("more".to_owned()),
             bytes,
+            missing_nodes: Vec::new(),
         };
         let mut list = PagedList::default();
         for _ in 0..MAX_PAGES {
             assert_eq!(list.add("/x", page(2)).unwrap().as_deref(), Some("more"));
         }
-        assert_eq!(list.entries.len(), MAX_PAGES);
+        assert_eq!(list.listing.entries.len(), MAX_PAGES);
         assert!(list.add("/x", page(2)).is_err());
         let mut list = PagedList::default();
         list.add("/x", page(MAX_LIST)).unwrap();

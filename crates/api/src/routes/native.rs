@@ -11,7 +11,14 @@ use crate::native::{
     AllowedHostList, AppliedAnswer, ApplyBody, ApprovalList, Approve, AuditAnswer, AuditVerificationAnswer,
     BrowserContextAnswer, BrowserContextList, BuiltTemplateAnswer, BuiltTemplateList, CallAnswer, CallEvent, CellEvent,
     ChangesAnswer, CheckpointList, ContextAnswer, ContextList, Deny, DesktopAnswer, DesktopList, DesktopRecording,
-    DiffAnswer, DiscardBody, DrainAnswer, ForkList, IdsAnswer, KeyList, MachineAnswer, MadeKey, NameAnswer, NewBrowserContext, NewCell, NewCheckpoint, NewCommand, NewContext, NewDefaultCell, NewDesktop, NewForks, NewImport, NewKey, NewMetadata, NewPolicy, NewRun, NewSandbox, NewSession, NewSnapshot, NewVolume, OverviewAnswer, PauseBody, PolicyAnswer, ProcessesAnswer, ReachedAnswer, ReleaseAnswer, RestoreBody, ResumeBody, RunList, RunResult, SandboxAnswer, SandboxList, SandboxUsage, SessionAnswer, SessionDebug, SessionHar, SessionList, SessionLogs, SessionRecording, SessionUpdate, SignalBody, SnapshotAnswer, SnapshotList, SyncAnswer, SyncBody, UsageAnswer, VersionAnswer, VolumeAnswer, VolumeList, cells, changes, contexts, desktops, keys, overview, processes, reached, run, sandboxes, server, sessions, snapshots, templates, tools, volumes,
+    DiffAnswer, DiscardBody, DrainAnswer, ForkList, IdsAnswer, KeyList, MachineAnswer, MadeKey, NameAnswer,
+    NewBrowserContext, NewCell, NewCheckpoint, NewCommand, NewContext, NewDefaultCell, NewDesktop, NewForks, NewImport,
+    NewKey, NewMetadata, NewPolicy, NewRun, NewSandbox, NewSession, NewSnapshot, NewVolume, OverviewAnswer, PauseBody,
+    PolicyAnswer, ProcessesAnswer, ReachedAnswer, ReleaseAnswer, RestoreBody, ResumeBody, RunList, RunResult,
+    SandboxAnswer, SandboxList, SandboxUsage, SessionAnswer, SessionDebug, SessionHar, SessionList, SessionLogs,
+    SessionRecording, SessionUpdate, SignalBody, SnapshotAnswer, SnapshotList, SyncAnswer, SyncBody, UsageAnswer,
+    VersionAnswer, VolumeAnswer, VolumeList, cells, changes, contexts, desktops, keys, overview, processes, reached,
+    run, sandboxes, server, sessions, snapshots, templates, tools, volumes,
 };
 
 /// No body is read.

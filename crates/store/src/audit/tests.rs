@@ -126,6 +126,7 @@ fn a_line_cut_short_by_a_crash_is_recovered_and_is_no_tampering() {
                 ok: true,
                 torn: 1,
                 moved_away: 0,
+                is_archive: false,
                 first_bad: None
             }
         );
