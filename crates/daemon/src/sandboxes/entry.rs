@@ -180,7 +180,12 @@ impl SandboxEntry {
 
     /// It was seen to whether a checkpoint is due.
     pub(crate) fn note_checkpointed(&self) {
-        *self.checkpointed.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        self.note_checkpointed_at(Instant::now());
+    }
+
+    /// The same, of what is as it was at that time: what was touched since is in no checkpoint.
+    pub(crate) fn note_checkpointed_at(&self, at: Instant) {
+        *self.checkpointed.lock().unwrap_or_else(PoisonError::into_inner) = at;
     }
 
     /// What it used when it was sampled last; `None` before the first time.

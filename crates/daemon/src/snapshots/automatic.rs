@@ -59,7 +59,10 @@ impl AutomaticCheckpoints {
             if entry.activity().last() < before && !automatic.core.host.runs_commands(entry.id()).await {
                 return;
             }
-            automatic.make(&entry, format!("every {} s", every.as_secs())).await;
+            if !automatic.make(&entry, format!("every {} s", every.as_secs())).await {
+                // It is due still, whether or not anybody touches the sandbox again.
+                entry.note_checkpointed_at(before);
+            }
         });
     }
 
@@ -76,7 +79,8 @@ impl AutomaticCheckpoints {
         }
     }
 
-    async fn make(&self, entry: &Arc<SandboxEntry>, why: String) {
+    /// Makes one, and removes the oldest; whether it was made. Why it was not is in the sandbox's log.
+    async fn make(&self, entry: &Arc<SandboxEntry>, why: String) -> bool {
         let keep = usize::try_from(entry.specification().lifecycle.checkpoint_keep).unwrap_or(usize::MAX);
         let made = async {
             let mut made = self.checkpoints.create_automatic(entry, why.clone()).await;
@@ -87,11 +91,15 @@ impl AutomaticCheckpoints {
             while self.remove_oldest(entry, keep).await? {}
             Ok::<_, DaemonError>(())
         };
-        if let Err(error) = made.await
-            && entry.state() == SandboxState::Running
-        {
-            let line = format!("no checkpoint was made {why}: {error}");
-            self.core.registry.log(entry.name(), LogLevel::Warn, line);
+        match made.await {
+            Ok(()) => true,
+            Err(error) => {
+                if entry.state() == SandboxState::Running {
+                    let line = format!("no checkpoint was made {why}: {error}");
+                    self.core.registry.log(entry.name(), LogLevel::Warn, line);
+                }
+                false
+            }
         }
     }
 

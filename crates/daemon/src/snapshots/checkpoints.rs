@@ -4,6 +4,7 @@
 //! with it. Checkpoints go with their sandbox.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use offleash_core::id::SandboxName;
 use offleash_core::log_level::LogLevel;
@@ -102,10 +103,12 @@ impl CheckpointStore {
                 contexts: CarriedContexts::Nothing,
                 automatic: Some(why),
             };
+            let began = Instant::now();
             // It is its owner's, whoever makes it.
             let row = store.snapshots.copy(&source, &Caller::local(), asked).await?;
             store.note_at(&source, &row.id).await?;
-            source.note_checkpointed();
+            // Not the end: what is touched while files are copied may not be among them.
+            source.note_checkpointed_at(began);
             store
                 .core
                 .registry
