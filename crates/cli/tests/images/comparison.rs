@@ -4,35 +4,41 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::layout::{Busybox, Layout, layer};
+use serde_json::Value;
+
+use super::layout::{Busybox, Layout, layer, sha256};
 use super::support::{Site, is_root, skip, stderr, stdout};
 
 /// What a tree consists of. Setuid is taken from programs by us alone.
 const LIST: &str = "find . -printf '%P|%y|%m|%U|%G|%l|%n|%T@|' \\( -type f -printf '%s|' -exec sha256sum {} \\; -o -printf '\\n' \\) | sort";
 
+/// The trees of an image's layers, the lowest first: each is called by the digest of the chain up to it.
+fn layers(site: &Site, layout: &Path) -> Vec<PathBuf> {
+    let read = |path: PathBuf| -> Value { serde_json::from_slice(&fs::read(path).unwrap()).unwrap() };
+    let hex = |digest: &str| digest.strip_prefix("sha256:").unwrap().to_owned();
+    let blob = |digest: &Value| read(layout.join("blobs/sha256").join(hex(digest.as_str().unwrap())));
+    let manifest = blob(&read(layout.join("index.json"))["manifests"][0]["digest"]);
+    let config = blob(&manifest["config"]["digest"]);
+    let mut chain: Option<String> = None;
+    let mut trees = Vec::new();
+    for layer in config["rootfs"]["diff_ids"].as_array().unwrap() {
+        let layer = layer.as_str().unwrap();
+        let next = match &chain {
+            None => layer.to_owned(),
+            Some(below) => format!("sha256:{}", sha256(site.root(), format!("{below} {layer}").as_bytes())),
+        };
+        trees.push(site.state().join("images/layers/owned").join(hex(&next)).join("upper"));
+        chain = Some(next);
+    }
+    trees
+}
+
 /// Lists the layers of an image of ours, put together in a mount namespace of its own.
-fn ours(site: &Site, name: &str) -> String {
-    let shown: serde_json::Value = serde_json::from_str(&site.succeed(["image", "inspect", name])).unwrap();
+fn ours(site: &Site, layout: &Path, name: &str) -> String {
+    let shown: Value = serde_json::from_str(&site.succeed(["image", "inspect", name])).unwrap();
     assert_eq!(shown[0]["unpacked"][0]["ownership"], "owned");
-    let layers = site.state().join("images/layers/owned");
-    let mut uppers: Vec<(std::time::SystemTime, PathBuf)> = fs::read_dir(layers)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.is_dir())
-        .map(|path| {
-            (
-                fs::metadata(path.join("layer.json")).unwrap().modified().unwrap(),
-                path.join("upper"),
-            )
-        })
-        .collect();
-    // The lowest was unpacked first.
-    uppers.sort();
-    let mut lowers: Vec<String> = uppers
-        .iter()
-        .rev()
-        .map(|(_, path)| path.display().to_string())
-        .collect();
+    let uppers = layers(site, layout);
+    let mut lowers: Vec<String> = uppers.iter().rev().map(|path| path.display().to_string()).collect();
     let empty = site.root().join("empty");
     fs::create_dir_all(&empty).unwrap();
     lowers.push(empty.display().to_string());
@@ -92,7 +98,7 @@ fn compare(site: &Site, layout: &Path, name: &str) {
     let Some(theirs) = theirs(site, layout) else {
         return skip("there is no umoci to compare with");
     };
-    let (ours, theirs) = (comparable(&ours(site, name)), comparable(&theirs));
+    let (ours, theirs) = (comparable(&ours(site, layout, name)), comparable(&theirs));
     assert!(ours.len() > 5, "{ours:?}");
     for (one, other) in ours.iter().zip(&theirs) {
         assert_eq!(one, other);

@@ -48,7 +48,7 @@ impl Layout {
 }
 
 /// The digest of bytes, which are then in the file `new`.
-fn sha256(directory: &Path, bytes: &[u8]) -> String {
+pub(crate) fn sha256(directory: &Path, bytes: &[u8]) -> String {
     let new = directory.join("new");
     fs::write(&new, bytes).unwrap();
     let output = Command::new("sha256sum").arg(&new).output().unwrap();
