@@ -26,6 +26,8 @@ use crate::sandboxes::SandboxEntry;
 
 /// Questions of one sandbox that wait at once.
 const MAX_OPEN: usize = 16;
+/// What the rule about restores is called.
+const BEFORE_RESTORE: &str = "ask_before_restore";
 /// A longer command nobody can look at, bytes.
 const MAX_COMMAND: usize = 64 * 1024;
 /// How much of a command its error says, bytes.
@@ -135,11 +137,12 @@ impl DaemonQuestions {
         checkpoint: &str,
     ) -> Result<(), DaemonError> {
         let is_owners = self.before_restore;
-        if !is_owners && !entry.specification().lifecycle.ask_before_restore {
+        let is_asked = is_owners || entry.specification().lifecycle.ask_before_restore;
+        if !is_asked || self.is_allowed(entry, BEFORE_RESTORE) {
             return Ok(());
         }
         let rule = AskingRule {
-            text: "ask_before_restore".to_owned(),
+            text: BEFORE_RESTORE.to_owned(),
             is_owners,
         };
         let about = ApprovalSubject::Restore {
@@ -154,13 +157,21 @@ impl DaemonQuestions {
         }
     }
 
+    /// The first rule that is about the command. One that was allowed in this sandbox hides no other: a line has many commands.
     fn rule_of_command(&self, entry: &SandboxEntry, argv: &[Vec<u8>]) -> Option<AskingRule> {
         let find = |triggers: &[CommandTrigger], is_owners| {
-            let found = triggers.iter().find(|trigger| trigger.matches(argv))?;
-            let text = format!("ask_before: {found}");
+            let meant = triggers.iter().filter(|trigger| trigger.matches(argv));
+            let mut rules = meant.map(|trigger| format!("ask_before: {trigger}"));
+            let text = rules.find(|text| !self.is_allowed(entry, text))?;
             Some(AskingRule { text, is_owners })
         };
         find(&self.before, true).or_else(|| find(&entry.specification().lifecycle.ask_before, false))
+    }
+
+    /// Whether nobody is asked again in this sandbox what the rule asks.
+    fn is_allowed(&self, entry: &SandboxEntry, rule: &str) -> bool {
+        let allowed = (entry.name().to_owned(), rule.to_owned());
+        self.with(|waiting| waiting.allowed.contains(&allowed))
     }
 
     async fn ask(
@@ -170,10 +181,6 @@ impl DaemonQuestions {
         about: ApprovalSubject,
         rule: AskingRule,
     ) -> ApprovalAnswer {
-        let allowed = (entry.name().to_owned(), rule.text.clone());
-        if self.with(|waiting| waiting.allowed.contains(&allowed)) {
-            return ApprovalAnswer::Run;
-        }
         let answer = match self.open(entry.name(), about.clone(), rule.clone()) {
             None => ApprovalAnswer::TooMany,
             Some((id, answered)) => {
@@ -191,7 +198,7 @@ impl DaemonQuestions {
         if answer == ApprovalAnswer::Run {
             self.with(|waiting| {
                 if waiting.allowed.len() < MAX_ALLOWED {
-                    waiting.allowed.insert(allowed);
+                    waiting.allowed.insert((entry.name().to_owned(), rule.text.clone()));
                 }
             });
         }

@@ -198,7 +198,7 @@ fn a_command_that_is_named_waits_for_an_answer() {
         let owner = Caller::local();
         let request = offleash_daemon::CreateRequest {
             lifecycle: offleash_daemon::LifecycleRequest {
-                ask_before: Some(vec!["rm -rf".to_owned()]),
+                ask_before: Some(vec!["rm -rf".to_owned(), "mkfifo".to_owned()]),
                 ..offleash_daemon::LifecycleRequest::default()
             },
             ..offleash_daemon::CreateRequest::default()
@@ -244,6 +244,15 @@ fn a_command_that_is_named_waits_for_an_answer() {
         within(allowed).await.unwrap().unwrap();
         assert_eq!(output(&supervisor, "rm -rf /tmp/x && echo gone").await, "gone\n");
 
+        // That hides nothing else in the same line.
+        let hidden = starting(&daemon, &made.id, "rm -rf /tmp/x; mkfifo /tmp/pipe").await;
+        let open = question(&daemon, &me).await;
+        assert_eq!(open.rule.as_deref(), Some("ask_before: mkfifo"));
+        within(daemon.decide(&me, &open.id, ApprovalAnswer::Denied))
+            .await
+            .unwrap();
+        assert!(within(hidden).await.unwrap().is_err());
+
         // What the owner's rule asks, the owner's keys answer.
         let waiting = starting(&daemon, &made.id, "dd if=/dev/null").await;
         let open = question(&daemon, &me).await;
@@ -257,7 +266,7 @@ fn a_command_that_is_named_waits_for_an_answer() {
 
         let audit = world.site.succeed(["audit", "show"]);
         let decided: Vec<&str> = audit.lines().filter(|line| line.contains("approval_decided")).collect();
-        assert_eq!(decided.len(), 3, "{audit}");
+        assert_eq!(decided.len(), 4, "{audit}");
         assert!(
             decided[0].contains("rm -rf /tmp/x") && decided[0].contains("denied"),
             "{audit}"
