@@ -47,6 +47,10 @@ const MAX_LINE: usize = 4096;
 const MAX_INPUT: usize = 64 * 1024;
 const INPUT_MS: u64 = 10_000;
 
+/// Gives its standard input to the command of a directory, once the shell has come to that, if it is one that reads.
+const GIVES_INPUT: &str = "cd \"$1\" && [ -e reads ] || exit 1; \
+    until [ -p stdin ]; do [ -e code ] && exit 1; sleep 0.02; done; exec cat >stdin";
+
 pub(super) const SIGKILL: i32 = 9;
 
 #[derive(Debug, Default, Deserialize)]
@@ -198,6 +202,9 @@ pub(crate) async fn execute(
     let command = new_id();
     let place = format!("{}/{command}", directory(&id));
     write(&toolbox, &format!("{place}/command"), format!("{line}\n").as_bytes()).await?;
+    if goes_on {
+        write(&toolbox, &format!("{place}/reads"), b"").await?;
+    }
     // Before the shell is told anything, so that nothing that it says is missed.
     let mut said = match goes_on {
         true => None,
@@ -261,9 +268,9 @@ pub(crate) async fn input(
     if code(&toolbox, &place).await.is_some() {
         return Err(ended());
     }
-    let words = ["/bin/sh", "-c", "[ -p \"$1\" ] && exec cat >\"$1\"", "sh"].map(str::to_owned);
+    let words = ["/bin/sh", "-c", GIVES_INPUT, "sh", &place];
     let command = ToolCommand {
-        argv: words.into_iter().chain([format!("{place}/stdin")]).collect(),
+        argv: words.map(str::to_owned).into(),
         timeout_ms: Some(INPUT_MS),
         ..ToolCommand::default()
     };

@@ -83,8 +83,14 @@ def keeps_sessions(sandbox):
     eventually("its end", lambda: process.get_session_command("work", begun.cmd_id).exit_code, 0)
     logs = process.get_session_command_logs("work", begun.cmd_id)
     assert logs.stdout == "got input\ndone\n", logs
+    # One that the shell has not come to is given its input when it begins.
+    execute("sleep 0.5", run_async=True)
+    later = execute("read line; echo later $line", run_async=True)
+    process.send_session_command_input("work", later.cmd_id, "input\n")
+    eventually("its end", lambda: process.get_session_command("work", later.cmd_id).exit_code, 0)
+    assert process.get_session_command_logs("work", later.cmd_id).stdout == "later input\n"
     shown = process.get_session("work")
-    assert [command.exit_code for command in shown.commands] == [0, 5, 0], shown
+    assert [command.exit_code for command in shown.commands] == [0, 5, 0, 0, 0], shown
     assert [session.session_id for session in process.list_sessions()] == ["work"]
     process.delete_session("work")
     assert process.list_sessions() == []
