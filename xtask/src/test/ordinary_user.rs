@@ -37,29 +37,39 @@ const ROOMS_THAT_TOUCH_THE_KERNEL: [&str; 10] = [
 /// them; what moves a copy into a sandbox is tested through supervisors, too.
 const TESTS_OF_THE_WORKSPACE: [&str; 4] = ["dist", "documents", "drivers", "invariants"];
 
-/// Tests of what is said over HTTP, whoever runs the server: other releases of SDKs, other doors, other amounts. The newest SDKs
-/// do all that they can for this user too. A shell that is simulated reads scripts alike for everybody.
-const TESTS_OF_WORDS: [&str; 20] = [
+/// Tests of what is said over HTTP, whoever runs the server: other releases and languages of SDKs, other doors, other amounts. The
+/// newest SDK of Python does all that it can for this user too. A shell that is simulated reads scripts alike for everybody.
+const TESTS_OF_WORDS: [&str; 30] = [
     "cli/api::browsers::what_a_hostile_browser_",
     "cli/api::chromium::puppeteer_",
     "cli/api::chromium_harm::",
+    "cli/api::controller::",
     "cli/api::dashboard::browser_",
+    "cli/api::front::",
     "cli/e2b::agents::",
+    "cli/e2b::build_owners::",
     "cli/e2b::builds::an_older_",
+    "cli/e2b::builds::the_newest_asynchronous_",
+    "cli/e2b::builds::the_newest_javascript_",
     "cli/e2b::cells::",
+    "cli/e2b::doors::",
     "cli/e2b::encrypted::",
     "cli/e2b::gateways::",
     "cli/e2b::languages::an_older_",
-    "cli/e2b::libraries::the_",
     "cli/e2b::languages::the_code_interpreter_sdk_",
+    "cli/e2b::languages::the_newest_asynchronous_",
+    "cli/e2b::languages::the_newest_javascript_",
+    "cli/e2b::libraries::the_",
     "cli/e2b::loads::",
     "cli/e2b::packages::",
+    "cli/envd::input::",
     "cli/network::git::",
     "cli/scripts::",
-    "interpreter/contexts::hostile::cells_of_java_harm_",
-    "sys/src::seccomp::tests::program::every_condition_",
     "cli/telemetry::",
+    "interpreter/contexts::hostile::cells_of_java_harm_",
+    "kubernetes/controller::",
     "simulated/src::worker::conformance::",
+    "sys/src::seccomp::tests::program::every_condition_",
 ];
 
 /// The directory of the SDKs that the ordinary user reads.
@@ -163,9 +173,7 @@ impl Launch for AsOrdinaryUser {
             .env("TMPDIR", home)
             .env("INSTA_UPDATE", "no")
             .env("OFFLEASH_TEMPLATES", home.join("templates"))
-            .env("OFFLEASH_SDKS", self.directory.path().join(SDKS))
-            // As many as show what grows; ten thousand are run by whoever started this.
-            .env("OFFLEASH_TEST_CELLS", "2000");
+            .env("OFFLEASH_SDKS", self.directory.path().join(SDKS));
         if let Some(offleash) = &self.offleash {
             command.env("OFFLEASH_BINARY", offleash);
         }

@@ -8,7 +8,7 @@ use crate::server::{NO_POOL, Server, supervisor_of};
 
 /// How many cells are run in one context.
 const CELLS: &str = "OFFLEASH_TEST_CELLS";
-const USUAL_CELLS: u64 = 10_000;
+const USUAL_CELLS: u64 = 4000;
 
 /// Runs a cell in the default context of a language; answers the lines of what happened.
 fn execute(server: &Server, id: &str, language: &str, code: &str) -> Vec<Vec<u8>> {
@@ -87,7 +87,7 @@ fn a_gigabyte_of_output_is_cut_and_passes_through_little_memory() {
 #[test]
 fn thousands_of_cells_in_one_context_take_no_more_memory() {
     /// What a process may have more at the end than after the first quarter: what allocators keep, and caches.
-    const MORE_KIB: u64 = 8 * 1024;
+    const MORE_KIB: u64 = 4 * 1024;
 
     let cells = std::env::var(CELLS).map_or(USUAL_CELLS, |text| text.parse().unwrap());
     let server = Server::start(NO_POOL);
