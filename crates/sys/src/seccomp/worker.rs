@@ -97,6 +97,21 @@ static CODE_ALONE: CallRule = when(
     &ALLOW,
 );
 
+// membarrier(command): that no thread of this process goes on with instructions it fetched before they were compiled. Wasmtime asks for
+// it on aarch64, whose caches of code do not follow writes (`pipeline_flush_mt`), and takes a failure for its own.
+static BARRIER: CallRule = equals(
+    0,
+    libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE,
+    &ALLOW,
+    &BARRIER_TO_COME,
+);
+static BARRIER_TO_COME: CallRule = equals(
+    0,
+    libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE,
+    &ALLOW,
+    &REFUSE,
+);
+
 // newfstatat(directory, path, answer, flags): of a descriptor. A path that is not empty would lead through an empty root.
 static STAT_OF_DESCRIPTOR: CallRule = equals(3, libc::AT_EMPTY_PATH, &ALLOW, &REFUSE);
 
@@ -119,9 +134,11 @@ pub(super) fn script_program() -> Vec<sock_filter> {
 }
 
 fn code_rule(number: u32) -> Option<&'static CallRule> {
-    match number == number_of(libc::SYS_mprotect) {
-        true => Some(&CODE_OR_DATA),
-        false => super::emit::rule_in([CALLS, OLD_CALLS], number),
+    let is = |call| number == number_of(call);
+    match () {
+        () if is(libc::SYS_mprotect) => Some(&CODE_OR_DATA),
+        () if is(libc::SYS_membarrier) => Some(&BARRIER),
+        () => super::emit::rule_in([CALLS, OLD_CALLS], number),
     }
 }
 

@@ -80,6 +80,24 @@ fn memory_becomes_code_only_where_code_is_compiled_and_only_while_nothing_writes
     assert_eq!(under(move || protect(code)), EPERM);
 }
 
+/// Wasmtime does this after it compiled, on aarch64; the kernel has it on x86-64 as well.
+#[test]
+fn only_where_code_is_compiled_are_instructions_fetched_anew_and_only_in_this_process() {
+    let [of_ours, register, of_all] = [
+        libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE,
+        libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE,
+        libc::MEMBARRIER_CMD_GLOBAL,
+    ];
+    let barrier = |command: i32| errno(libc::SYS_membarrier, [u64::from(command.cast_unsigned()), 0, 0, 0, 0]);
+    if barrier(register) != 0 {
+        println!("skipped: this kernel has no `membarrier` for one process");
+        return;
+    }
+    let answers = under_filter(compile_code_worker(), move || [register, of_ours, of_all].map(barrier));
+    assert_eq!(answers, [0, 0, EPERM]);
+    assert_eq!(under(move || barrier(of_ours)), EPERM);
+}
+
 #[test]
 fn files_of_code_are_received_and_measured_and_no_path_is_looked_up() {
     let path = c"/".as_ptr().expose_provenance() as u64;
