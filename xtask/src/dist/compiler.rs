@@ -28,6 +28,8 @@ struct Compiler {
     rustc: OsString,
     /// The C compiler, which links as well, by its name.
     c: String,
+    /// The linker that it is to start, by its name; its own if there is none.
+    linker: Option<String>,
 }
 
 /// Looks whether everything is there that a build for `processor` takes.
@@ -40,7 +42,9 @@ fn look_for_parts(processor: Processor) -> Result<(), TaskError> {
         true => "cc".to_owned(),
         false => format!("{}-linux-gnu-gcc", processor.name()),
     };
-    let missing = Compiler { rustc, c }.missing(processor)?;
+    // As `.cargo/static-pie-linker.sh` has it.
+    let linker = (processor == Processor::Aarch64).then(|| "ld.mold".to_owned());
+    let missing = Compiler { rustc, c, linker }.missing(processor)?;
     match missing.is_empty() {
         true => Ok(()),
         false => Err(TaskError::Missing {
@@ -76,6 +80,11 @@ impl Compiler {
                     false => format!("gcc-{}-linux-gnu", processor.name().replace('_', "-")),
                 }
             );
+        }
+        if let Some(linker) = &self.linker
+            && program::find(linker).is_none()
+        {
+            let _ = write!(parts, "\n  the linker `{linker}` in PATH: Debian's `mold`");
         }
         Ok(parts)
     }
@@ -119,12 +128,14 @@ mod tests {
         let bare = Compiler {
             rustc: rustc.clone().into(),
             c: "no-such-compiler".to_owned(),
+            linker: Some("no-such-linker".to_owned()),
         };
         let missing = bare.missing(Processor::Aarch64).unwrap();
         for part in [
             "aarch64-unknown-linux-gnu",
             "libstd-rust-dev:arm64",
             "`no-such-compiler`",
+            "`no-such-linker`",
         ] {
             assert!(missing.contains(part), "{part}: {missing}");
         }
@@ -133,6 +144,7 @@ mod tests {
         let whole = Compiler {
             rustc: rustc.into(),
             c: "sh".to_owned(),
+            linker: Some("sh".to_owned()),
         };
         assert_eq!(whole.missing(Processor::Aarch64).unwrap(), "");
     }
@@ -142,6 +154,7 @@ mod tests {
         let compiler = Compiler {
             rustc: "false".into(),
             c: "sh".to_owned(),
+            linker: None,
         };
         let error = compiler.missing(Processor::Aarch64).unwrap_err();
         assert!(matches!(error, TaskError::Ended { .. }), "{error}");
