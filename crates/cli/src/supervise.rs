@@ -19,6 +19,7 @@ use offleash_supervisor::service::answer::LaunchAnswer;
 use offleash_supervisor::service::hold;
 use offleash_supervisor::service::local::{LocalOrder, LocalSpec, hold_local};
 use offleash_supervisor::service::order::SupervisorOrder;
+use offleash_supervisor::snapshot_archives::{self, ArchiveAnswer, PackOrder, UnpackOrder};
 use offleash_supervisor::tools::{self, ToolsOrder};
 
 use crate::args::{self, Arguments, Command, McpArgs, PullArg, RegistryArgs};
@@ -39,6 +40,8 @@ pub(crate) fn supervise(mut words: impl Iterator<Item = OsString>) -> ExitCode {
         (Some(SupervisorRole::Prewarmed), None) => alone(warm::hold),
         (Some(SupervisorRole::CopyLayer), None) => alone(copy_layer),
         (Some(SupervisorRole::CopySnapshot), None) => alone(copy_snapshot),
+        (Some(SupervisorRole::PackSnapshot), None) => alone(pack_snapshot),
+        (Some(SupervisorRole::UnpackSnapshot), None) => alone(unpack_snapshot),
         (Some(SupervisorRole::RemoveLayer), None) => alone(remove_layer),
         (Some(SupervisorRole::ShowChanges), None) => alone(show_changes),
         (Some(SupervisorRole::MeasureLayer), None) => alone(measure_layer),
@@ -286,6 +289,28 @@ fn copy_snapshot() -> ExitCode {
     match read_order::<SnapshotOrder>() {
         Ok(order) => exit_code(base::make_snapshot(&order, told, may_go_on).is_ok()),
         Err(failure) => failure.print(),
+    }
+}
+
+/// Packs a snapshot into descriptor 3. A daemon has it done, because it takes a process with one thread.
+fn pack_snapshot() -> ExitCode {
+    with_archive(|order: PackOrder, archive, told| snapshot_archives::pack(&order, archive, told))
+}
+
+/// Takes in a snapshot from descriptor 3. A daemon has it done, for the same reason.
+fn unpack_snapshot() -> ExitCode {
+    with_archive(|order: UnpackOrder, archive, told| snapshot_archives::unpack(&order, archive, told))
+}
+
+fn with_archive<Order: Message>(
+    act: impl FnOnce(Order, &std::fs::File, fn(&ArchiveAnswer) -> io::Result<()>) -> io::Result<()>,
+) -> ExitCode {
+    let told = |answer: &ArchiveAnswer| terminal::answer_on(&frame(answer)?);
+    let archive = offleash_sys::spawn::adopt_descriptor(3);
+    match (read_order::<Order>(), archive) {
+        (Ok(order), Ok(archive)) => exit_code(act(order, &archive.into(), told).is_ok()),
+        (Err(failure), _) => failure.print(),
+        (_, Err(error)) => Failure::new(format!("the archive is not on descriptor 3: {error}")).print(),
     }
 }
 

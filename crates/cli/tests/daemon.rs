@@ -11,6 +11,8 @@ mod support;
 
 #[path = "daemon/approvals.rs"]
 mod approvals;
+#[path = "daemon/archives.rs"]
+mod archives;
 #[path = "daemon/bounds.rs"]
 mod bounds;
 #[path = "daemon/builds.rs"]

@@ -75,6 +75,12 @@ impl AdmissionControl {
         Ok(())
     }
 
+    /// How many bytes more the disk has room for.
+    pub(crate) fn disk_room(&self) -> u64 {
+        let mib = self.left().disk_mib.saturating_sub(self.config.min_disk_mib);
+        mib.saturating_mul(1024 * 1024)
+    }
+
     fn left(&self) -> MachineRoom {
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         match *latest {

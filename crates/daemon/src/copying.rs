@@ -3,20 +3,17 @@
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Duration;
 
 use offleash_core::error::ErrorKind;
-use offleash_sys::spawn::{OrphanFate, SessionChoice, SpawnCommand, spawn};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
 use crate::error::DaemonError;
-use crate::launch::{OWN_PROGRAM, Process};
+use crate::helper_process::HelperProcess;
 use offleash_planner::base::{CopyAnswer, CopyOrder};
 use offleash_supervisor::frames::{only, order_file};
 use offleash_supervisor::roles::SupervisorRole;
@@ -65,8 +62,8 @@ pub(crate) async fn copy(program: Option<&Path>, order: &CopyOrder, patience: Du
 
 /// A process that copies, and is killed when this is dropped.
 struct Copier {
-    process: Option<Process>,
-    answer: Option<OwnedFd>,
+    process: HelperProcess,
+    answer: OwnedFd,
 }
 
 impl Copier {
@@ -74,46 +71,17 @@ impl Copier {
         let order = order_file(order)?;
         let (answer, their_answer) = pipe_with(PipeFlags::CLOEXEC)?;
         let null = OpenOptions::new().write(true).open("/dev/null")?;
-        let program = program.unwrap_or(Path::new(OWN_PROGRAM));
-        let spawned = spawn(&SpawnCommand {
-            argv: &SupervisorRole::CopyLayer.arguments(program.as_os_str().as_bytes()),
-            env: &[],
-            cwd: Some(b"/"),
-            descriptors: &[order.as_fd(), their_answer.as_fd(), null.as_fd()],
-            user: None,
-            session: SessionChoice::New,
-            // Threads of the event loop end with the daemon.
-            orphaned: OrphanFate::Dies,
-        })
-        .map_err(io::Error::other)?;
-        // Not reaped yet, so its number is still its own.
-        let pid = Pid::from_raw(spawned.pid.max(0)).ok_or(io::ErrorKind::InvalidData)?;
-        let process = Process::new(pidfd_open(pid, PidfdFlags::empty())?);
-        Ok(Self {
-            process: Some(process),
-            answer: Some(answer),
-        })
+        let descriptors = [order.as_fd(), their_answer.as_fd(), null.as_fd()];
+        let process = HelperProcess::start(program, SupervisorRole::CopyLayer, &descriptors)?;
+        Ok(Self { process, answer })
     }
 
-    async fn answer(mut self) -> io::Result<CopyAnswer> {
-        let answer = self.answer.take().ok_or(io::ErrorKind::InvalidInput)?;
-        rustix::io::ioctl_fionbio(&answer, true)?;
-        let answer_pipe = pipe::Receiver::from_owned_fd(answer)?;
+    async fn answer(self) -> io::Result<CopyAnswer> {
+        rustix::io::ioctl_fionbio(&self.answer, true)?;
+        let answer_pipe = pipe::Receiver::from_owned_fd(self.answer)?;
         let mut answer = Vec::new();
         answer_pipe.take(MAX_ANSWER).read_to_end(&mut answer).await?;
-        if let Some(process) = self.process.take() {
-            process.ended().await?;
-        }
+        self.process.ended().await?;
         only(&answer)
-    }
-}
-
-impl Drop for Copier {
-    fn drop(&mut self) {
-        if let Some(process) = self.process.take() {
-            let _killed = process.kill();
-            // Nobody waits for its end but the kernel.
-            tokio::spawn(process.ended());
-        }
     }
 }

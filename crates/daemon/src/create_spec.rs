@@ -20,6 +20,7 @@ use crate::request::{BROWSER_LABEL, CreateRequest, DESKTOP_LABEL, NAME_LABEL, On
 use crate::sandbox_tools::{SandboxTools, ToolsConfig};
 use crate::sandboxes::SandboxClaim;
 use crate::specification::{self, Specification};
+use crate::transfers::KeptIdentity;
 
 /// Debuggers are the owner's to allow: more of the kernel can be reached where they may work.
 pub(crate) fn check_ptrace(
@@ -63,6 +64,8 @@ pub(crate) struct CreateSpec {
     pub(crate) saved: Vec<SavedContext>,
     /// What the caller's volumes count beside it, MiB of disk.
     pub(crate) volumes_mib: u64,
+    /// What it has already, where it comes from another machine.
+    pub(crate) kept: Option<KeptIdentity>,
 }
 
 impl CreateSpec {
@@ -102,6 +105,7 @@ impl CreateSpec {
             snapshot: None,
             saved: Vec::new(),
             volumes_mib: 0,
+            kept: None,
         })
     }
 
@@ -194,6 +198,10 @@ impl CreateSpec {
     /// What is told of a sandbox that was made for it.
     pub(crate) fn created(&self, made: &Specification) -> EventNote {
         let (by, template, level) = (who(&self.caller), &self.request.template, &made.level);
+        if let Some(kept) = &self.kept {
+            let line = format!("moved here by {}, isolated by `{level}`", kept.by);
+            return EventNote::new(EventKind::Created, line);
+        }
         let line = match &self.specification.fork_of {
             None => match (&self.specification.snapshot, &self.held) {
                 (Some(snapshot), _) => format!("created by {by} from snapshot `{snapshot}`, isolated by `{level}`"),
@@ -221,6 +229,10 @@ impl CreateSpec {
         row.access_token = request.secure.then(random::token).transpose()?;
         row.traffic_token = closed.then(random::token).transpose()?;
         row.idempotency_key.clone_from(&request.idempotency_key);
+        if let Some(kept) = &self.kept {
+            row.access_token.clone_from(&kept.access_token);
+            row.traffic_token.clone_from(&kept.traffic_token);
+        }
         Ok(())
     }
 }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use offleash_core::id::RunId;
+
 use crate::admission::AdmissionControl;
 use crate::browser_pool::BrowserPool;
 use crate::caller::Caller;
@@ -236,9 +238,25 @@ impl SandboxCreator {
         }
     }
 
+    /// Makes a sandbox that has an id already.
+    ///
+    /// # Errors
+    /// As [`Self::create`], and `Conflict` where there is one of that id.
+    pub(crate) async fn create_as(&self, id: RunId, spec: &CreateSpec) -> Result<Arc<SandboxEntry>, DaemonError> {
+        self.admission.check()?;
+        let made = self.make_as(id, spec).await.inspect_err(|_| self.maker.count_failed());
+        match made? {
+            Reservation::Now(entry) => self.finish(entry, spec).await,
+            Reservation::Before(before) => Err(DaemonError::conflict(before.name(), "was made of the same request")),
+        }
+    }
+
     /// Makes a sandbox for a caller.
     async fn make(&self, spec: &CreateSpec) -> Result<Reservation, DaemonError> {
-        let id = random::sandbox_id()?;
+        self.make_as(random::sandbox_id()?, spec).await
+    }
+
+    async fn make_as(&self, id: RunId, spec: &CreateSpec) -> Result<Reservation, DaemonError> {
         let mut row = spec.specification.new_row(id.as_str(), &spec.origin().template);
         spec.fill(&mut row)?;
         let entry = Arc::new(SandboxEntry::new(id, row, spec.specification.clone()));

@@ -13,6 +13,7 @@ mod snapshots;
 mod templates;
 mod tools;
 mod traffic;
+mod transfers;
 mod volumes;
 mod webhooks;
 
@@ -76,6 +77,7 @@ use crate::supervisor_pool::SupervisorPool;
 use crate::template_builds::BuildService;
 use crate::template_removal::TemplateRemover;
 use crate::templates::TemplateStore;
+use crate::transfers::SandboxTransfers;
 use crate::transitions::SandboxChanger;
 use crate::view::SandboxCounts;
 use crate::volumes::VolumeService;
@@ -115,6 +117,7 @@ struct DaemonServices {
     automatic: Arc<AutomaticCheckpoints>,
     keeper: Arc<SandboxKeeper>,
     changer: Arc<SandboxChanger>,
+    transfers: Arc<SandboxTransfers>,
     ender: Arc<SandboxEnder>,
     browsers: Arc<BrowserService>,
     desktops: Arc<DesktopService>,
@@ -382,7 +385,7 @@ impl DaemonServices {
             core.clone(),
             Arc::clone(&config),
             Arc::clone(&admission),
-            sources,
+            sources.clone(),
             Arc::clone(&maker),
             Arc::clone(&ender),
         ));
@@ -411,6 +414,14 @@ impl DaemonServices {
             Arc::clone(&secrets),
             Arc::clone(&ender),
             Arc::clone(&keeper),
+        ));
+        let transfers = Arc::new(SandboxTransfers::new(
+            core.clone(),
+            Arc::clone(&config),
+            sources,
+            Arc::clone(&creator),
+            Arc::clone(&changer),
+            Arc::clone(&ender),
         ));
         let automatic = Arc::new(AutomaticCheckpoints::new(core.clone(), Arc::clone(&checkpoints)));
         let alerts = Arc::new(AlertKeeper::new(
@@ -494,6 +505,7 @@ impl DaemonServices {
             automatic,
             keeper,
             changer,
+            transfers,
             ender,
             browsers,
             desktops,

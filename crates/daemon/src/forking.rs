@@ -269,6 +269,7 @@ impl SandboxForker {
             snapshot: self.core.host.hold_snapshot(specification.snapshot.as_deref()).await?,
             saved: Vec::new(),
             volumes_mib: self.sources.volumes.size_of(caller).await?,
+            kept: None,
         })
     }
 

@@ -32,6 +32,7 @@ mod event_listener;
 mod expiry;
 mod filling;
 mod forking;
+mod helper_process;
 mod history;
 mod host;
 mod idle;
@@ -80,6 +81,7 @@ mod template_builds;
 mod template_names;
 mod template_removal;
 mod templates;
+mod transfers;
 mod transitions;
 mod view;
 mod view_only;
@@ -127,12 +129,15 @@ pub use self::request::{
 pub use self::sandbox_tools::{AnsweredTool, TOOLS_LABEL, ToolsConfig, ToolsRequest};
 pub use self::secrets::SecretView;
 pub use self::session_error::SessionError;
-pub use self::snapshots::{ImportRequest, SnapshotFilter, SnapshotPage, SnapshotRequest, SnapshotView};
+pub use self::snapshots::{
+    SnapshotExport, SnapshotFilter, SnapshotImport, SnapshotPage, SnapshotRequest, SnapshotView,
+};
 pub use self::template_builds::{
     BuildInstructions, BuildLogLine, BuildReason, BuildRequest, BuiltTemplateView, InstructionsBase, MAX_BUILDING,
     MAX_BUILDING_OF_KEY, MAX_LOG_PAGE, MAX_QUEUED_OF_KEY, MAX_TEMPLATES_OF_KEY, MAX_UPLOAD_BYTES, MAX_UPLOADS_OF_KEY,
     RequestedBuild, TemplateBuildView, TemplateTagView, UploadState, UploadWriter,
 };
+pub use self::transfers::SandboxTransfer;
 pub use self::view::{
     AccessRules, ENVD_VERSION, InterpreterOrigin, LogLine, NameMatches, SandboxCounts, SandboxEvent, SandboxLimits,
     SandboxPage, SandboxView, UsageSample, VisibleState,

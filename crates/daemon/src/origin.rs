@@ -7,7 +7,7 @@ use offleash_store::HeldTemplate;
 pub const BASE_TEMPLATE: &str = "base";
 
 /// What is before the name of an image where a template is named. No template has a colon in its name.
-pub const IMAGE_PREFIX: &str = "image:";
+pub use offleash_supervisor::snapshot_archives::IMAGE_PREFIX;
 
 /// What a sandbox is made from.
 #[derive(Debug, Clone, PartialEq, Eq)]

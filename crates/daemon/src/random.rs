@@ -29,8 +29,17 @@ pub(crate) fn snapshot_id() -> Result<RunId, DaemonError> {
 
 /// Whether that could be such an id.
 pub(crate) fn is_snapshot_id(text: &str) -> bool {
+    is_id_of('s', text)
+}
+
+/// Whether that could be the id of a sandbox.
+pub(crate) fn is_sandbox_id(text: &str) -> bool {
+    is_id_of('i', text)
+}
+
+fn is_id_of(letter: char, text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    text.len() == 1 + SANDBOX_ID_DIGITS && text.starts_with('s') && text.bytes().all(is_plain)
+    text.len() == 1 + SANDBOX_ID_DIGITS && text.starts_with(letter) && text.bytes().all(is_plain)
 }
 
 /// What a layer is called that is set aside: `x` and 19 characters of `[a-z0-9]`.

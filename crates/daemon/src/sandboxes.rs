@@ -211,6 +211,9 @@ impl SandboxTable {
         if let Some(before) = self.check(&entries, claim)? {
             return Ok(Reservation::Before(before));
         }
+        if entries.contains_key(entry.name()) {
+            return Err(DaemonError::conflict(entry.name(), "is here already"));
+        }
         entries.insert(entry.name().to_owned(), Arc::clone(entry));
         Ok(Reservation::Now(Arc::clone(entry)))
     }

@@ -34,4 +34,4 @@ pub use store::{
     HeldImage, IdNamespace, ImageLease, ImageListing, ImageRecord, ImageRoot, ImageStore, KeptName, PruneReport,
     RemovedImage,
 };
-pub use unpack::{LayerError, LayerOwnership, LayerRefusal, LayerReport, UnpackLimits, unpack_archive};
+pub use unpack::{LayerError, LayerOwnership, LayerRefusal, LayerReport, UnpackLimits, unpack_archive, unpack_stream};

@@ -22,6 +22,7 @@ pub mod roles;
 pub mod run_client;
 mod sandbox_loop;
 pub mod service;
+pub mod snapshot_archives;
 pub mod templates;
 pub mod tools;
 mod trusted_socket;

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::buckets::SYNC_ROLE;
 use crate::images::FETCH_ROLE;
+use crate::snapshot_archives::{PACK_ROLE, UNPACK_ROLE};
 use crate::templates::BUILD_ROLE;
 use crate::tools::TOOLS_ROLE;
 
@@ -30,6 +31,10 @@ pub enum SupervisorRole {
     CopyLayer,
     /// Copies what a sandbox wrote, as a snapshot.
     CopySnapshot,
+    /// Packs a snapshot as an archive.
+    PackSnapshot,
+    /// Takes in a snapshot that comes as an archive.
+    UnpackSnapshot,
     /// Removes what a sandbox left that is gone.
     RemoveLayer,
     /// Shows what was changed in a sandbox.
@@ -57,12 +62,14 @@ pub enum SupervisorRole {
 }
 
 impl SupervisorRole {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 19] = [
         Self::Sandbox,
         Self::Local,
         Self::Prewarmed,
         Self::CopyLayer,
         Self::CopySnapshot,
+        Self::PackSnapshot,
+        Self::UnpackSnapshot,
         Self::RemoveLayer,
         Self::ShowChanges,
         Self::MeasureLayer,
@@ -85,6 +92,8 @@ impl SupervisorRole {
             Self::Prewarmed => "prewarmed",
             Self::CopyLayer => "copy-layer",
             Self::CopySnapshot => "copy-snapshot",
+            Self::PackSnapshot => PACK_ROLE,
+            Self::UnpackSnapshot => UNPACK_ROLE,
             Self::RemoveLayer => "remove-layer",
             Self::ShowChanges => "show-changes",
             Self::MeasureLayer => MEASURE_ROLE,

@@ -100,9 +100,31 @@ impl Client {
     pub fn download(&self, id: &str, user: Option<&str>, path: &str, to: &mut impl Write) -> Result<u64, ClientError> {
         let target = self.target(id, user)?;
         let uri = files_uri(path, user);
-        let request = transport::built(target.request(Method::GET, &uri, "").body(body::empty()), &uri)?;
+        self.copied(target.request(Method::GET, &uri, ""), &uri, to)
+    }
+
+    /// Copies what is at `path` of the server to `to`; answers how many bytes it has. What was written when that fails is not all.
+    ///
+    /// # Errors
+    /// `NotRunning`, `Refused`, `Malformed`, and `Local` when it cannot be written here.
+    pub fn download_from(&self, path: &str, to: &mut impl Write) -> Result<u64, ClientError> {
+        self.copied(own_request(Method::GET, path), path, to)
+    }
+
+    /// Sends `from` to `path` of the server, and reads the answer.
+    ///
+    /// # Errors
+    /// As [`Self::download_from`], and `Local` when it cannot be read here.
+    pub fn upload_to(&self, path: &str, kind: &str, from: File) -> Result<Value, ClientError> {
+        let request = own_request(Method::POST, path).header("content-type", kind);
+        let answer = self.runtime.block_on(sent(&self.transport, request, path, from))?;
+        super::parsed(&answer, path)
+    }
+
+    fn copied(&self, request: http::request::Builder, uri: &str, to: &mut impl Write) -> Result<u64, ClientError> {
+        let request = transport::built(request.body(body::empty()), uri)?;
         self.runtime.block_on(async {
-            let mut answer = self.transport.send(request, &uri).await?;
+            let mut answer = self.transport.send(request, uri).await?;
             let mut length = 0;
             while let Some(piece) = answer.piece().await? {
                 to.write_all(&piece).map_err(local("write the file"))?;
@@ -132,25 +154,41 @@ pub(super) async fn upload(
     path: &str,
 ) -> Result<(), ClientError> {
     let uri = files_uri(path, user);
+    let request = target.request(Method::POST, &uri, "application/octet-stream");
+    sent(transport, request, &uri, from).await.map(drop)
+}
+
+/// Sends a file as the body of a request, in pieces that a thread of its own reads; answers what is answered.
+async fn sent(
+    transport: &Transport,
+    request: http::request::Builder,
+    uri: &str,
+    from: File,
+) -> Result<Bytes, ClientError> {
     let (send, pieces) = mpsc::channel::<io::Result<Bytes>>(AHEAD);
     let reader = std::thread::Builder::new()
         .name("upload".to_owned())
         .spawn(move || read_pieces(from, &send))
         .map_err(local("start a thread for the file"))?;
     let body = FilePieces(pieces).map_err(Into::into).boxed_unsync();
-    let request = target
-        .request(Method::POST, &uri, "application/octet-stream")
-        .body(body);
-    let request = transport::built(request, &uri)?;
-    let answered = match transport.send(request, &uri).await {
+    let request = transport::built(request.body(body), uri)?;
+    let answered = match transport.send(request, uri).await {
         Ok(answer) => answer.bytes().await,
         Err(error) => Err(error),
     };
     let read = reader.join();
     match (answered, read) {
         (_, Ok(Err(error))) => Err(local("read the file")(error)),
-        (answered, _) => answered.map(drop),
+        (answered, _) => answered,
     }
+}
+
+/// A request to the server itself.
+fn own_request(method: Method, path: &str) -> http::request::Builder {
+    http::Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", "localhost")
 }
 
 pub(super) fn files_uri(path: &str, user: Option<&str>) -> String {

@@ -2,6 +2,8 @@
 
 #[path = "fake_node_tests.rs"]
 mod fake_node;
+#[path = "moving_tests.rs"]
+mod moving;
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

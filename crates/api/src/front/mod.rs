@@ -11,6 +11,7 @@ mod discovery;
 mod forwarding;
 mod kept;
 mod listing;
+mod moving;
 mod node;
 mod nodes;
 mod placement;
@@ -63,6 +64,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Connections at a time, and from one address: half of those that a node takes of the front.
 const MAX_CONNECTIONS: usize = 16 * 1024;
 const MAX_OF_ADDRESS: usize = 2 * MAX_OF_CLIENT;
+/// How long whoever asks for a sandbox waits while it goes from one node to another, and how often it is looked whether it is there.
+const MOVING_PATIENCE: Duration = Duration::from_secs(30);
+const MOVING_LOOK: Duration = Duration::from_millis(50);
 /// How long a node may take to say what the front asks of it in a client's name: names, versions, whether it knows something.
 const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -106,6 +110,8 @@ struct FrontState {
     slots: Arc<ClientSlots>,
     tally: AnswerTally,
     refusals: status::RefusalTally,
+    /// Held while a node is drained.
+    drains: Arc<tokio::sync::Mutex<()>>,
     journal: Arc<dyn Journal>,
 }
 
@@ -138,6 +144,7 @@ impl Front {
             slots: ClientSlots::new(MAX_CONNECTIONS, MAX_OF_ADDRESS),
             tally: AnswerTally::default(),
             refusals: status::RefusalTally::default(),
+            drains: Arc::default(),
             journal,
         });
         Ok(Self {
@@ -331,6 +338,7 @@ impl FrontState {
             FrontRoute::Version => self.version(client, parts).await,
             FrontRoute::Viewer => ui::answer(&parts).ok_or_else(|| ApiRefusal::not_found("there is no such file")),
             FrontRoute::Nodes => self.overseen(client, &parts, Self::nodes_told).await,
+            FrontRoute::Drain => self.drain_node(client, &parts, body).await,
             FrontRoute::Metrics => self.overseen(client, &parts, Self::metrics).await,
             FrontRoute::Any => self.forwarded(client, self.any()?, parts, body).await,
             FrontRoute::OfOneNode => {
@@ -359,14 +367,30 @@ impl FrontState {
         Err(failure::refusal(&*self.journal, &DaemonError::Unauthorized, false).closing())
     }
 
+    /// Where a sandbox is, once it has arrived; one that is on its way for long is said to be.
+    async fn settled_place(&self, id: &str) -> SandboxPlace {
+        let began = Instant::now();
+        loop {
+            let place = self.nodes.table().find(id, self.nodes.now());
+            if place != SandboxPlace::Moving || began.elapsed() > MOVING_PATIENCE {
+                return place;
+            }
+            tokio::time::sleep(MOVING_LOOK).await;
+        }
+    }
+
     /// The node that has a sandbox, as far as nodes have said.
     async fn node_of(&self, id: &str) -> Result<Option<NodeNumber>, ApiRefusal> {
         for is_last in [false, true] {
-            let place = self.nodes.table().find(id, self.nodes.now());
+            let place = self.settled_place(id).await;
             match place {
                 SandboxPlace::At(node) => return Ok(Some(node)),
                 SandboxPlace::Lost(node) => {
                     let told = format!("node {}, which has the sandbox, does not answer", self.nodes.name(node));
+                    return Err(ApiRefusal::new(StatusCode::SERVICE_UNAVAILABLE, told).retry_after(ASK_AGAIN));
+                }
+                SandboxPlace::Moving => {
+                    let told = "the sandbox is on its way from one node to another";
                     return Err(ApiRefusal::new(StatusCode::SERVICE_UNAVAILABLE, told).retry_after(ASK_AGAIN));
                 }
                 SandboxPlace::Unknown if !is_last => polling::refresh(&self.nodes).await,

@@ -63,6 +63,8 @@ pub(crate) enum SandboxPlace {
     At(NodeNumber),
     /// At a node that does not.
     Lost(NodeNumber),
+    /// On its way from one to another.
+    Moving,
     /// At none that answers, as far as they have said.
     Unknown,
 }
@@ -95,6 +97,8 @@ pub(crate) struct PlacementTable {
     next: usize,
     /// Each sandbox once; the node's own entry has when it was learned of.
     sandboxes: HashMap<String, NodeNumber>,
+    /// Those that are on their way from the node that has them to another one.
+    moving: HashSet<String>,
     /// Counts questions and what was learned between them.
     step: u64,
     /// Who is looked at first, so that equals take turns.
@@ -125,6 +129,7 @@ impl PlacementTable {
             nodes: BTreeMap::new(),
             next: 0,
             sandboxes: HashMap::new(),
+            moving: HashSet::new(),
             step: 0,
             turn: NodeNumber(0),
         };
@@ -301,6 +306,28 @@ impl PlacementTable {
         }
     }
 
+    /// The sandboxes that a node told of.
+    pub(crate) fn sandboxes_of(&self, node: NodeNumber) -> Vec<String> {
+        let entry = self.entry(node);
+        entry.map_or_else(Vec::new, |entry| entry.sandboxes.keys().cloned().collect())
+    }
+
+    /// A sandbox is about to go from its node to another one: nobody is led to it until [`Self::end_move`].
+    pub(crate) fn begin_move(&mut self, id: &str) {
+        self.moving.insert(id.to_owned());
+    }
+
+    /// A sandbox has gone to a node, or stays where it was.
+    pub(crate) fn end_move(&mut self, id: &str, to: Option<NodeNumber>, now: Duration) {
+        self.moving.remove(id);
+        let Some(to) = to else { return };
+        if let Some(from) = self.sandboxes.get(id).copied() {
+            self.forget(from, id);
+        }
+        let step = self.next_step();
+        self.learn(to, id.to_owned(), step, now);
+    }
+
     /// A node said that it has no such sandbox.
     pub(crate) fn forget(&mut self, node: NodeNumber, id: &str) {
         if let Some(entry) = self.nodes.get_mut(&node) {
@@ -314,6 +341,7 @@ impl PlacementTable {
     /// Where a sandbox is.
     pub(crate) fn find(&self, id: &str, now: Duration) -> SandboxPlace {
         match self.sandboxes.get(id) {
+            _ if self.moving.contains(id) => SandboxPlace::Moving,
             None => SandboxPlace::Unknown,
             Some(node) if self.health(*node, now) == NodeHealth::Lost => SandboxPlace::Lost(*node),
             Some(node) => SandboxPlace::At(*node),
@@ -334,6 +362,10 @@ impl PlacementTable {
     /// Keeps in mind that a node has a sandbox, unless another one has it, which is told.
     fn learn(&mut self, node: NodeNumber, id: String, step: u64, now: Duration) -> Option<NodeNumber> {
         self.entry(node)?;
+        if self.moving.contains(&id) && self.sandboxes.get(&id) != Some(&node) {
+            // It is there already, and not yet gone from where it was.
+            return None;
+        }
         if let Some(other) = self.other_with(node, &id, now) {
             return Some(other);
         }

@@ -442,3 +442,38 @@ fn ten_thousand_sandboxes_on_a_hundred_nodes_are_spread_and_found() {
     assert_eq!(lost.count(), 1000);
     fleet.settles();
 }
+
+#[test]
+fn nobody_is_led_to_a_sandbox_that_is_on_its_way_and_everybody_to_where_it_went() {
+    let mut table = PlacementTable::new([1, 1]);
+    let nodes: Vec<NodeNumber> = table.nodes().collect();
+    let now = Duration::from_secs(1);
+    let report = |ids: &[&str]| NodeReport {
+        ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+        total: u64::try_from(ids.len()).unwrap(),
+        is_drained: false,
+    };
+    let list = |table: &mut PlacementTable, node: usize, ids: &[&str]| {
+        let question = table.ask(nodes[node]);
+        table.answered(question, now, report(ids))
+    };
+    list(&mut table, 0, &["i1", "i2"]);
+    list(&mut table, 1, &[]);
+    table.begin_move("i1");
+    assert_eq!(table.find("i1", now), SandboxPlace::Moving);
+    // It is at both: shown by the first one, and no trouble of anybody's.
+    assert_eq!(list(&mut table, 1, &["i1"]), None);
+    assert!(table.is_shown_by(nodes[0], "i1", now) && !table.is_shown_by(nodes[1], "i1", now));
+    let late = table.ask(nodes[0]);
+    table.end_move("i1", Some(nodes[1]), now);
+    assert_eq!(table.find("i1", now), SandboxPlace::At(nodes[1]));
+    // What the first one answers that was asked before changes nothing.
+    table.answered(late, now, report(&["i1", "i2"]));
+    assert_eq!(table.find("i1", now), SandboxPlace::At(nodes[1]));
+    list(&mut table, 0, &["i2"]);
+    assert_eq!(table.find("i1", now), SandboxPlace::At(nodes[1]));
+    table.begin_move("i2");
+    table.end_move("i2", None, now);
+    assert_eq!(table.find("i2", now), SandboxPlace::At(nodes[0]));
+    assert_eq!((table.load(nodes[0]), table.load(nodes[1])), (1, 1));
+}

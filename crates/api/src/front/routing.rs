@@ -31,6 +31,8 @@ pub(super) enum FrontRoute {
     Viewer,
     /// The front: its nodes, to whoever may look after it.
     Nodes,
+    /// The front: has a node take no new sandboxes, and moves those that it has, with the key of who asks.
+    Drain,
     /// The front: its numbers, to the same.
     Metrics,
     /// Nobody: what belongs to one node, and is asked of it.
@@ -87,7 +89,7 @@ impl FrontRoute {
     pub(super) fn needs_key(&self) -> bool {
         matches!(
             self,
-            Self::SandboxApi(_) | Self::Create | Self::List(_) | Self::Name | Self::Nodes | Self::Metrics
+            Self::SandboxApi(_) | Self::Create | Self::List(_) | Self::Name | Self::Nodes | Self::Drain | Self::Metrics
         )
     }
 }
@@ -149,6 +151,7 @@ pub(super) fn route(parts: &Parts, domain: Option<&str>) -> Result<FrontRoute, D
         (&Method::GET, "/v1/sessions") => FrontRoute::List(ListForm::Named("sessions")),
         (&Method::GET, "/v1/desktops") => FrontRoute::List(ListForm::Named("desktops")),
         (&Method::GET, "/v1/front/nodes") => FrontRoute::Nodes,
+        (&Method::POST, "/v1/front/drain") => FrontRoute::Drain,
         (&Method::GET, "/metrics") => FrontRoute::Metrics,
         (&Method::GET | &Method::HEAD, path) if VIEWER.contains(&path) => FrontRoute::Viewer,
         (&Method::GET, "/v1/version") => FrontRoute::Version,
@@ -245,6 +248,8 @@ mod tests {
             (Method::GET, "/metrics", FrontRoute::Metrics),
             (Method::GET, "/v1/front/nodes", FrontRoute::Nodes),
             (Method::DELETE, "/v1/front/nodes", FrontRoute::OfOneNode),
+            (Method::POST, "/v1/front/drain", FrontRoute::Drain),
+            (Method::GET, "/v1/front/drain", FrontRoute::OfOneNode),
             (Method::POST, "/v1/desktops", FrontRoute::Create),
             (
                 Method::GET,

@@ -16,6 +16,7 @@ mod shapes;
 pub(crate) mod snapshots;
 pub(crate) mod templates;
 pub(crate) mod tools;
+pub(crate) mod transfers;
 pub(crate) mod volumes;
 
 pub(crate) use self::cells::{CellEvent, NewCell, NewDefaultCell};
@@ -36,8 +37,9 @@ pub(crate) use self::shapes::{
     SandboxUsage, UsageAnswer, VersionAnswer,
 };
 pub(crate) use self::snapshots::{
-    CheckpointList, NewCheckpoint, NewImport, NewSnapshot, RestoreBody, SnapshotAnswer, SnapshotList,
+    CheckpointList, NewCheckpoint, NewSnapshot, RestoreBody, SnapshotAnswer, SnapshotList, TAR,
 };
 pub(crate) use self::templates::{BuiltTemplateAnswer, BuiltTemplateList};
 pub(crate) use self::tools::{AllowedHostList, ApprovalList, Approve, CallAnswer, CallEvent, Deny, EVENTS};
+pub(crate) use self::transfers::{NewTransfer, TransferAnswer};
 pub(crate) use self::volumes::{NewVolume, SyncAnswer, SyncBody, VolumeAnswer, VolumeList};

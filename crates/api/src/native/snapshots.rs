@@ -1,9 +1,11 @@
 //! Snapshots and checkpoints in the native REST.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{Response, StatusCode};
-use offleash_daemon::{CarriedContexts, ImportRequest, SandboxLimits, SnapshotFilter, SnapshotRequest, SnapshotView};
+use offleash_daemon::{CarriedContexts, DaemonError, SnapshotFilter, SnapshotRequest, SnapshotView};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -13,8 +15,15 @@ use crate::control::{ApiRequest, snapshot_filter};
 use crate::http::answer::{self, ApiRefusal};
 use crate::http::body::Body;
 use crate::http::destination::PathSegments;
+use crate::http::driven::driven;
 use crate::http::json::RequestBody;
-use crate::http::{query, time};
+use crate::http::source::{PackedUpload, UploadSource as _};
+use crate::http::{failure, query, time};
+
+/// What an archive of a snapshot is.
+pub(crate) const TAR: &str = "application/x-tar";
+/// What is read on of an archive that was refused.
+const DRAINED: usize = 4 << 20;
 
 /// A snapshot that is asked for.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -42,38 +51,6 @@ pub(crate) struct NewCheckpoint {
 pub(crate) struct RestoreBody {
     /// The checkpoint, by its id or its name.
     checkpoint: String,
-}
-
-/// A snapshot whose files the owner of this machine put into the state directory.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct NewImport {
-    /// The name of its directory.
-    id: String,
-    /// What it is called.
-    name: Option<String>,
-    /// The template that it lies over.
-    template: String,
-    /// The digest of that, where it is an image.
-    build: Option<String>,
-    /// Variables for every command in sandboxes made of it.
-    env: BTreeMap<String, String>,
-    /// What they may use if nobody says; the server's defaults if absent.
-    limits: Option<ImportedLimits>,
-    /// Bytes on disk.
-    bytes: u64,
-    /// Files, directories and links.
-    files: u64,
-}
-
-/// What sandboxes made of an imported snapshot may use.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ImportedLimits {
-    cpus: u32,
-    memory_mib: u64,
-    disk_mib: u64,
-    pids: u32,
 }
 
 /// A snapshot or a checkpoint.
@@ -191,25 +168,62 @@ pub(crate) async fn remove(asked: &ApiRequest<'_>, given: &str) -> Result<Respon
     Ok(answer::empty(StatusCode::NO_CONTENT))
 }
 
+/// Sends a snapshot as it is packed.
+pub(crate) async fn export(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
+    let export = asked
+        .daemon()
+        .export_snapshot(&asked.caller, &query::decoded(given))
+        .await;
+    let mut export = export.map_err(|error| asked.refused(&error))?;
+    let name = format!("attachment; filename=\"{}.tar\"", export.id());
+    let control = Arc::clone(asked.control);
+    let body = driven(move |feed| async move {
+        loop {
+            match export.piece().await {
+                Ok(Some(piece)) => feed.send(Ok(piece)).await,
+                Ok(None) => return,
+                Err(error) => {
+                    failure::record(control.journal(), "a snapshot that is sent was cut", &error);
+                    feed.send(Err(error.into())).await;
+                    return;
+                }
+            }
+        }
+    });
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(TAR));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if let Ok(name) = HeaderValue::from_str(&name) {
+        headers.insert(CONTENT_DISPOSITION, name);
+    }
+    Ok(response)
+}
+
+/// Takes in a snapshot as it comes.
 pub(crate) async fn import(asked: &ApiRequest<'_>, body: RequestBody) -> Result<Response<Body>, ApiRefusal> {
-    let new: NewImport = body.read().await?;
-    let request = ImportRequest {
-        name: new.name.as_deref().map(named).transpose()?,
-        id: new.id,
-        template: new.template,
-        build: new.build,
-        env: new.env,
-        limits: new.limits.map(|limits| SandboxLimits {
-            cpus: limits.cpus,
-            memory_mib: limits.memory_mib,
-            disk_mib: limits.disk_mib,
-            pids: limits.pids,
-        }),
-        bytes: new.bytes,
-        files: new.files,
+    let pairs = query::pairs(asked.query());
+    let name = query::value(&pairs, "name").map(named).transpose()?;
+    let Some(incoming) = body.into_incoming() else {
+        return Err(ApiRefusal::bad_request("the body was read already"));
     };
-    let made = asked.whole(|daemon, caller| async move { daemon.import_snapshot(&caller, request).await });
-    Ok(answer::json(StatusCode::CREATED, &SnapshotAnswer::from(made.await?)))
+    // Nothing is read of what is refused: the connection is closed.
+    let refused = |error: &DaemonError| asked.refused(error).closing();
+    let import = asked.daemon().import_snapshot(&asked.caller, name).await;
+    let mut import = import.map_err(|error| refused(&error))?;
+    let mut source = PackedUpload::plain(incoming);
+    loop {
+        let piece = source.piece().await;
+        let piece = piece.map_err(|error| ApiRefusal::bad_request(error.to_string()).closing())?;
+        let Some(piece) = piece else { break };
+        if let Err(error) = import.write(&piece).await {
+            // A client that still sends is to read the answer.
+            source.drain(DRAINED).await;
+            return Err(refused(&error));
+        }
+    }
+    let made = import.finish().await.map_err(|error| asked.refused(&error))?;
+    Ok(answer::json(StatusCode::CREATED, &SnapshotAnswer::from(made)))
 }
 
 pub(crate) async fn create_checkpoint(

@@ -12,13 +12,13 @@ use crate::native::{
     BrowserContextAnswer, BrowserContextList, BuiltTemplateAnswer, BuiltTemplateList, CallAnswer, CallEvent, CellEvent,
     ChangesAnswer, CheckpointList, ContextAnswer, ContextList, Deny, DesktopAnswer, DesktopList, DesktopRecording,
     DiffAnswer, DiscardBody, DrainAnswer, ForkList, IdsAnswer, KeyList, MachineAnswer, MadeKey, NameAnswer,
-    NewBrowserContext, NewCell, NewCheckpoint, NewCommand, NewContext, NewDefaultCell, NewDesktop, NewForks, NewImport,
-    NewKey, NewMetadata, NewPolicy, NewRun, NewSandbox, NewSession, NewSnapshot, NewVolume, OverviewAnswer, PauseBody,
-    PolicyAnswer, ProcessesAnswer, ReachedAnswer, ReleaseAnswer, RestoreBody, ResumeBody, RunList, RunResult,
-    SandboxAnswer, SandboxList, SandboxUsage, SessionAnswer, SessionDebug, SessionHar, SessionList, SessionLogs,
-    SessionRecording, SessionUpdate, SignalBody, SnapshotAnswer, SnapshotList, SyncAnswer, SyncBody, UsageAnswer,
-    VersionAnswer, VolumeAnswer, VolumeList, cells, changes, contexts, desktops, keys, overview, processes, reached,
-    run, sandboxes, server, sessions, snapshots, templates, tools, volumes,
+    NewBrowserContext, NewCell, NewCheckpoint, NewCommand, NewContext, NewDefaultCell, NewDesktop, NewForks, NewKey,
+    NewMetadata, NewPolicy, NewRun, NewSandbox, NewSession, NewSnapshot, NewTransfer, NewVolume, OverviewAnswer,
+    PauseBody, PolicyAnswer, ProcessesAnswer, ReachedAnswer, ReleaseAnswer, RestoreBody, ResumeBody, RunList,
+    RunResult, SandboxAnswer, SandboxList, SandboxUsage, SessionAnswer, SessionDebug, SessionHar, SessionList,
+    SessionLogs, SessionRecording, SessionUpdate, SignalBody, SnapshotAnswer, SnapshotList, SyncAnswer, SyncBody, TAR,
+    TransferAnswer, UsageAnswer, VersionAnswer, VolumeAnswer, VolumeList, cells, changes, contexts, desktops, keys,
+    overview, processes, reached, run, sandboxes, server, sessions, snapshots, templates, tools, transfers, volumes,
 };
 
 /// No body is read.
@@ -55,6 +55,12 @@ const SNAPSHOTS: QueryDocs = &[
     ("nextToken", "where the page before ended"),
 ];
 
+/// Of a snapshot that comes as an archive.
+const IMPORT: QueryDocs = &[("name", "what it is called")];
+
+/// Of the end of a sandbox that another server has.
+const CHANGES: QueryDocs = &[("changes", "how often it had changed when it was described")];
+
 /// Of the audit log.
 const AUDIT: QueryDocs = &[
     ("sandbox", "those of one sandbox"),
@@ -89,7 +95,7 @@ const REVOKE: QueryDocs = &[(
     "`true` has the key's sandboxes ended, too, within seconds; the id may be that of a key that was removed before",
 )];
 
-pub(super) static ROUTES: [RouteEntry; 91] = [
+pub(super) static ROUTES: [RouteEntry; 95] = [
     RouteEntry {
         operation: "OpenApi",
         method: Method::GET,
@@ -155,10 +161,14 @@ pub(super) static ROUTES: [RouteEntry; 91] = [
         "Lists snapshots, the newest first.",
         Some(answers(200).with_query(SNAPSHOTS).with::<SnapshotList>()),
         |call| at_once(snapshots::list(call.asked))),
-    route!("ImportSnapshot", POST "/v1/snapshots", CREATE, BODY,
-        "Takes a snapshot in whose files the owner of the machine put into the state directory, as `offleash snapshot import` does.",
-        Some(answers(201).reads::<NewImport>().with::<SnapshotAnswer>()),
+    route!("ImportSnapshot", POST "/v1/snapshots/import", CREATE, NO_BODY,
+        "Makes a snapshot of an archive as `export` gives one, which need not be trusted. It is sent as the body, compressed with gzip, zstd or not at all, and is the caller's.",
+        Some(answers(201).with_query(IMPORT).reads_bytes(TAR).with::<SnapshotAnswer>()),
         |call| Box::pin(snapshots::import(call.asked, call.body))),
+    route!("ExportSnapshot", GET "/v1/snapshots/{snapshot}/export", CREATE, NO_BODY,
+        "Sends a snapshot as an archive: a layer of OCI, with a description in it. Contexts of code are not in it.",
+        Some(answers(200).with_bytes(TAR)),
+        |call| Box::pin(snapshots::export(call.asked, call.first()))),
     route!("GetSnapshot", GET "/v1/snapshots/{snapshot}", READ, NO_BODY,
         "Shows a snapshot, by its id or its name.",
         Some(answers(200).with::<SnapshotAnswer>()),
@@ -183,6 +193,18 @@ pub(super) static ROUTES: [RouteEntry; 91] = [
         "Puts a sandbox back to a checkpoint: its processes end, its files are those of the checkpoint, all else stays.",
         Some(answers(200).reads::<RestoreBody>().with::<SandboxAnswer>()),
         |call| Box::pin(snapshots::restore(call.asked, call.first(), call.body))),
+    route!("DescribeTransfer", GET "/v1/sandboxes/{id}/transfer", ADMIN, NO_BODY,
+        "Says all of a sandbox, beside its files, that another server has to know to have it; 409 for one that has something that stays here.",
+        Some(answers(200).with::<TransferAnswer>()),
+        |call| at_once(transfers::describe(call.asked, call.first()))),
+    route!("EndTransfer", DELETE "/v1/sandboxes/{id}/transfer", ADMIN, NO_BODY,
+        "Ends a paused sandbox that another server has by now, unless it has changed since it was described.",
+        Some(answers(204).with_query(CHANGES)),
+        |call| Box::pin(transfers::end(call.asked, call.first()))),
+    route!("TakeTransfer", POST "/v1/transfers", ADMIN, BODY,
+        "Makes a sandbox of what another server said of it, over a snapshot with its files: with the same id, tokens, name, labels and rules, for the same key.",
+        Some(answers(201).reads::<NewTransfer>().with::<SandboxAnswer>()),
+        |call| Box::pin(transfers::take(call.asked, call.body))),
     route!("RunInSandbox", POST "/v1/sandboxes/{id}/run", CREATE, BODY,
         "Runs a command in a sandbox and answers when it has ended.",
         Some(answers(200).reads::<NewCommand>().with::<RunResult>()),

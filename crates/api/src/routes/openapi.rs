@@ -21,6 +21,8 @@ const DEFINITIONS: &str = "/components/schemas";
 pub(crate) struct RouteSchemas {
     pub(crate) query: QueryDocs,
     pub(crate) request: Option<SchemaOf>,
+    /// The type of a body that is read as it comes, and is no JSON.
+    pub(crate) bytes: Option<&'static str>,
     pub(crate) status: u16,
     pub(crate) answer: AnswerSchema,
 }
@@ -36,6 +38,8 @@ pub(crate) enum AnswerSchema {
     Lines(SchemaOf),
     /// Server-sent events with a JSON value each, as they come.
     Events(SchemaOf),
+    /// Bytes of that type, as they come.
+    Bytes(&'static str),
 }
 
 impl RouteSchemas {
@@ -44,6 +48,7 @@ impl RouteSchemas {
         Self {
             query: &[],
             request: None,
+            bytes: None,
             status,
             answer: AnswerSchema::Nothing,
         }
@@ -64,6 +69,18 @@ impl RouteSchemas {
     /// One that answers with a `T`.
     pub(crate) const fn with<T: JsonSchema>(mut self) -> Self {
         self.answer = AnswerSchema::One(schema_of::<T>());
+        self
+    }
+
+    /// One that reads bytes of that type.
+    pub(crate) const fn reads_bytes(mut self, kind: &'static str) -> Self {
+        self.bytes = Some(kind);
+        self
+    }
+
+    /// One that answers with bytes of that type.
+    pub(crate) const fn with_bytes(mut self, kind: &'static str) -> Self {
+        self.answer = AnswerSchema::Bytes(kind);
         self
     }
 
@@ -162,10 +179,15 @@ fn described(route: &RouteEntry, schemas: &RouteSchemas, types: &mut DocumentSch
         // The schema of such a type is that of each of its lines.
         AnswerSchema::Events(schema) => answer["content"] = json!({ (EVENTS): { "schema": types.answer(schema) } }),
         AnswerSchema::Lines(schema) => answer["content"] = json!({ (NDJSON): { "schema": types.answer(schema) } }),
+        // Any bytes, as OpenAPI 3.1 says it.
+        AnswerSchema::Bytes(kind) => answer["content"] = json!({ (kind): {} }),
     }
     described["responses"][schemas.status.to_string()] = answer;
     if let Some(schema) = schemas.request {
         described["requestBody"] = json!({ "required": true, "content": content(types.request(schema)) });
+    }
+    if let Some(kind) = schemas.bytes {
+        described["requestBody"] = json!({ "required": true, "content": { (kind): {} } });
     }
     match route.handler {
         RouteHandler::Open(_) | RouteHandler::ByVolumeToken(_) | RouteHandler::ByUploadToken(_) => {

@@ -117,6 +117,9 @@ pub(crate) struct FrontArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DrainArgs {
+    /// A node of the front that is asked, as `/v1/front/nodes` calls it: it is drained, and its sandboxes go to other nodes.
+    #[arg(value_name = "NODE", conflicts_with_all = ["undo", "status"])]
+    pub(crate) node: Option<String>,
     /// Take new sandboxes again.
     #[arg(long, conflicts_with_all = ["wait", "status"])]
     pub(crate) undo: bool,

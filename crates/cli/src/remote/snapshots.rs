@@ -21,8 +21,8 @@ pub(crate) fn snapshot(command: &SnapshotCommand, at: &ServerAt<'_>) -> Result<E
         SnapshotCommand::Ls(arguments) => ls(&client, arguments),
         SnapshotCommand::Rm(arguments) => rm(&client, arguments),
         SnapshotCommand::Inspect(arguments) => inspect(&client, arguments),
-        SnapshotCommand::Export(arguments) => archive::export(&client, arguments, at.here("snapshot export", None)?),
-        SnapshotCommand::Import(arguments) => archive::import(&client, arguments, at.here("snapshot import", None)?),
+        SnapshotCommand::Export(arguments) => archive::export(&client, arguments),
+        SnapshotCommand::Import(arguments) => archive::import(&client, arguments),
     }
 }
 

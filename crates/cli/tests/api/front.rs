@@ -12,8 +12,8 @@ use serde_json::json;
 
 use crate::client::{Answer, ask};
 use crate::server::Server;
-use crate::support::Site;
 use crate::support::processes::{eventually, signal, wait};
+use crate::support::{Site, stderr, stdout};
 
 /// A front that runs until it is dropped.
 struct FrontProcess {
@@ -213,6 +213,105 @@ fn sandboxes_of_two_nodes_are_made_found_and_listed_as_those_of_one_server() {
     });
     for id in [&lost, &after, &beside] {
         assert_eq!(front.ask(&user, &format!("DELETE /sandboxes/{id}"), "").status, 204);
+    }
+}
+
+#[test]
+fn sandboxes_of_a_drained_node_are_at_another_one_with_their_files() {
+    let [user, overview, admin] = ['a', 'b', 'c'].map(|digit| format!("e2b_{}", digit.to_string().repeat(40)));
+    let keys = [
+        ("create", user.as_str()),
+        ("overview", overview.as_str()),
+        ("admin", admin.as_str()),
+    ];
+    let nodes = [node(&keys), node(&keys)];
+    let addresses = nodes.each_ref().map(|node| node.address);
+    let front = FrontProcess::start(&nodes[0].site, &addresses);
+    let made = |name: &str| {
+        let body = json!({ "name": name, "metadata": {"a": "b"}, "env": {"GIVEN": "x"}, "timeout_seconds": 600 });
+        let answer = nodes[0].ask(&user, "POST /v1/sandboxes", &body.to_string());
+        assert_eq!(answer.status, 201, "{answer:?}");
+        answer.json()["id"].as_str().unwrap().to_owned()
+    };
+    let run = |id: &str, shell: &str| {
+        let answer = front.ask(
+            &user,
+            &format!("POST /v1/sandboxes/{id}/run"),
+            &json!({ "shell": shell }).to_string(),
+        );
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()["stdout"].as_str().unwrap().to_owned()
+    };
+    let shown = |id: &str| front.ask(&user, &format!("GET /sandboxes/{id}"), "").json();
+    let ids = [made("runs"), made("rests")];
+    for id in &ids {
+        run(id, "echo kept >~/file; echo also >/tmp/also; ln ~/file ~/other");
+    }
+    let rests = format!("/v1/sandboxes/{}", ids[1]);
+    assert_eq!(front.ask(&user, &format!("POST {rests}/pause"), "{}").status, 200);
+    let tokens = ids.each_ref().map(|id| shown(id)["envdAccessToken"].clone());
+    // The owner of a machine is nobody elsewhere: what is his is waited for.
+    let own = nodes[0].site.succeed(["create"]);
+
+    let drain = |node: SocketAddr| {
+        let mut command = nodes[0]
+            .site
+            .offleash(["--host", &format!("http://{}", front.address), "drain"]);
+        command.arg(node.to_string()).env("OFFLEASH_API_KEY", &admin);
+        command.output().unwrap()
+    };
+    let output = drain(addresses[0]);
+    let said = stdout(&output);
+    assert!(
+        said.ends_with("is drained: 2 moved, 1 waiting, 0 failed\n"),
+        "{output:?}"
+    );
+    let why = stderr(&output);
+    assert!(
+        why.contains(own.trim()) && why.contains("is the machine's owner's"),
+        "{why}"
+    );
+    assert!(output.status.success());
+
+    for (id, token) in ids.iter().zip(&tokens) {
+        nodes[0]
+            .ask(&user, &format!("GET /v1/sandboxes/{id}"), "")
+            .assert_refused(404);
+        let there = nodes[1].ask(&user, &format!("GET /v1/sandboxes/{id}"), "");
+        assert_eq!(there.status, 200, "{there:?}");
+        assert_eq!(&shown(id)["envdAccessToken"], token);
+        assert_eq!(shown(id)["metadata"]["a"], "b");
+    }
+    assert_eq!(shown(&ids[0])["state"], "running");
+    assert_eq!(shown(&ids[1])["state"], "paused");
+    assert_eq!(front.ask(&user, &format!("POST {rests}/resume"), "{}").status, 200);
+    for id in &ids {
+        assert_eq!(
+            run(id, "cat ~/file ~/other /tmp/also; echo $GIVEN"),
+            "kept\nkept\nalso\nx\n"
+        );
+    }
+    let listed = front.listed(&user);
+    let once: BTreeSet<String> = listed.iter().cloned().collect();
+    assert_eq!((listed.len(), once), (2, ids.iter().cloned().collect()));
+    let named = front.ask(&user, "GET /v1/names/runs", "").json();
+    assert_eq!(named["id"], ids[0].as_str(), "{named}");
+    // Nothing is left of what was carried.
+    for node in &nodes {
+        let left = node.ask(&admin, "GET /v1/snapshots", "").json();
+        assert_eq!(left["snapshots"], json!([]), "{left}");
+    }
+
+    // No node takes them any more: they stay, and go on.
+    let output = drain(addresses[1]);
+    assert!(
+        stdout(&output).ends_with("0 moved, 0 waiting, 2 failed\n") && !output.status.success(),
+        "{output:?}"
+    );
+    assert_eq!(run(&ids[0], "cat ~/file"), "kept\n");
+    for (key, expected) in [(&user, 403), (&overview, 403)] {
+        let body = json!({ "node": addresses[0].to_string() }).to_string();
+        front.ask(key, "POST /v1/front/drain", &body).assert_refused(expected);
     }
 }
 

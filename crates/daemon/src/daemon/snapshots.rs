@@ -6,7 +6,7 @@ use super::Daemon;
 use crate::caller::Caller;
 use crate::error::DaemonError;
 use crate::registry::Scope;
-use crate::snapshots::{ImportRequest, SnapshotFilter, SnapshotPage, SnapshotRequest, SnapshotView};
+use crate::snapshots::{SnapshotExport, SnapshotFilter, SnapshotImport, SnapshotPage, SnapshotRequest, SnapshotView};
 use crate::view::SandboxView;
 
 impl Daemon {
@@ -52,13 +52,26 @@ impl Daemon {
         self.services.snapshots.remove(caller, which).await
     }
 
-    /// Takes a snapshot in whose files the owner of this machine put in place.
+    /// Begins to pack one of the caller's snapshots as an archive.
     ///
     /// # Errors
-    /// `Forbidden` for anybody else, `Invalid`, `UnknownTemplate`, `UnknownSnapshot`, `QuotaExceeded`, `Store`.
-    pub async fn import_snapshot(&self, caller: &Caller, request: ImportRequest) -> Result<SnapshotView, DaemonError> {
+    /// `Forbidden`, `UnknownSnapshot`, `SnapshotUnusable`, `Overloaded`, `Host`.
+    pub async fn export_snapshot(&self, caller: &Caller, which: &str) -> Result<SnapshotExport, DaemonError> {
         caller.require(Scope::Create)?;
-        self.services.snapshots.import(caller, request).await
+        self.services.snapshots.export(caller, which).await
+    }
+
+    /// Begins to take in a snapshot that comes as an archive, which need not be trusted, as the caller's.
+    ///
+    /// # Errors
+    /// `Forbidden`, `Invalid`, `QuotaExceeded`, `Overloaded`, `Draining`, `Drained`, `Store`, `Host`.
+    pub async fn import_snapshot(
+        &self,
+        caller: &Caller,
+        name: Option<SandboxName>,
+    ) -> Result<SnapshotImport, DaemonError> {
+        caller.require(Scope::Create)?;
+        self.services.snapshots.import(caller, name).await
     }
 
     /// Makes a checkpoint of a running sandbox, to which it can be put back.

@@ -196,7 +196,8 @@ pub(super) fn complete(connection: &Connection, row: &SnapshotRow) -> Result<(),
         others,
         (&row.name, &row.key_id, row.kind.as_str(), &row.sandbox),
     )?;
-    let query = "UPDATE snapshots SET state = 'ready', name = ?2, spec = ?3, bytes = ?4, files = ?5, held_us = ?6
+    let query = "UPDATE snapshots SET state = 'ready', name = ?2, spec = ?3, bytes = ?4, files = ?5, held_us = ?6,
+        template = ?7
         WHERE id = ?1 AND state = 'making'";
     let parameters = (
         &row.id,
@@ -205,6 +206,7 @@ pub(super) fn complete(connection: &Connection, row: &SnapshotRow) -> Result<(),
         row.bytes.cast_signed(),
         row.files.cast_signed(),
         row.held_us.cast_signed(),
+        &row.template,
     );
     found(execute(connection, query, parameters)?, "snapshot", &row.id)
 }

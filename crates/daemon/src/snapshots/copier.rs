@@ -3,21 +3,18 @@
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use offleash_core::error::ErrorKind;
 use offleash_planner::base::{SnapshotOrder, SnapshotStep};
 use offleash_supervisor::frames::{FrameDecoder, order_file};
 use offleash_supervisor::roles::SupervisorRole;
-use offleash_sys::spawn::{OrphanFate, SessionChoice, SpawnCommand, spawn};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 
 use crate::error::DaemonError;
-use crate::launch::{OWN_PROGRAM, Process};
+use crate::helper_process::HelperProcess;
 
 /// What was tried, for errors.
 const COPY: &str = "copy the files of a sandbox";
@@ -25,7 +22,7 @@ const COPY: &str = "copy the files of a sandbox";
 /// A process that makes a snapshot, and is killed when this is dropped before that is whole.
 pub(super) struct SnapshotCopier {
     source: String,
-    process: Option<Process>,
+    process: HelperProcess,
     steps: pipe::Receiver,
     decoder: FrameDecoder<SnapshotStep>,
     go_on: OwnedFd,
@@ -42,25 +39,12 @@ impl SnapshotCopier {
         let (steps, their_steps) = pipe_with(PipeFlags::CLOEXEC)?;
         let (their_go_on, go_on) = pipe_with(PipeFlags::CLOEXEC)?;
         let null = OpenOptions::new().write(true).open("/dev/null")?;
-        let program = program.unwrap_or(Path::new(OWN_PROGRAM));
-        let spawned = spawn(&SpawnCommand {
-            argv: &SupervisorRole::CopySnapshot.arguments(program.as_os_str().as_bytes()),
-            env: &[],
-            cwd: Some(b"/"),
-            descriptors: &[file.as_fd(), their_steps.as_fd(), null.as_fd(), their_go_on.as_fd()],
-            user: None,
-            session: SessionChoice::New,
-            // Threads of the event loop end with the daemon.
-            orphaned: OrphanFate::Dies,
-        })
-        .map_err(io::Error::other)?;
-        // Not reaped yet, so its number is still its own.
-        let pid = Pid::from_raw(spawned.pid.max(0)).ok_or(io::ErrorKind::InvalidData)?;
-        let process = Process::new(pidfd_open(pid, PidfdFlags::empty())?);
+        let descriptors = [file.as_fd(), their_steps.as_fd(), null.as_fd(), their_go_on.as_fd()];
+        let process = HelperProcess::start(program, SupervisorRole::CopySnapshot, &descriptors)?;
         rustix::io::ioctl_fionbio(&steps, true)?;
         Ok(Self {
             source: order.from.as_str().to_owned(),
-            process: Some(process),
+            process,
             steps: pipe::Receiver::from_owned_fd(steps)?,
             decoder: FrameDecoder::new(),
             go_on,
@@ -90,10 +74,7 @@ impl SnapshotCopier {
             SnapshotStep::Kept => {}
             step => return Err(self.failure(step)),
         }
-        if let Some(process) = self.process.take() {
-            process.ended().await.map_err(DaemonError::host(COPY))?;
-        }
-        Ok(())
+        self.process.ended().await.map_err(DaemonError::host(COPY))
     }
 
     async fn next(&mut self) -> Result<SnapshotStep, DaemonError> {
@@ -129,16 +110,6 @@ impl SnapshotCopier {
                 }
             }
             step => DaemonError::host(COPY)(io::Error::other(format!("it said {step:?} out of turn"))),
-        }
-    }
-}
-
-impl Drop for SnapshotCopier {
-    fn drop(&mut self) {
-        if let Some(process) = self.process.take() {
-            let _killed = process.kill();
-            // Nobody waits for its end but the kernel.
-            tokio::spawn(process.ended());
         }
     }
 }

@@ -4,6 +4,7 @@
 //! anything of it, and ready there when it is whole; what is half made the next daemon removes. One that is removed is
 //! nobody's at once, and its files go when the last sandbox that uses them has ended. Deliberately not here: copying.
 
+mod archives;
 mod automatic;
 mod checkpoints;
 mod copier;
@@ -25,6 +26,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant as Deadline, timeout_at};
 
+use self::archives::ArchivePlaces;
+pub use self::archives::{SnapshotExport, SnapshotImport};
 pub(crate) use self::automatic::AutomaticCheckpoints;
 pub(crate) use self::checkpoints::CheckpointStore;
 use self::copier::SnapshotCopier;
@@ -42,7 +45,7 @@ use crate::random;
 use crate::registry::{Change, Registry, SnapshotKind, SnapshotRow, SnapshotState};
 use crate::request::CreateRequest;
 use crate::sandboxes::SandboxEntry;
-use crate::specification::{Specification, check_imported};
+use crate::specification::Specification;
 use crate::still::StillSources;
 use crate::template_names;
 use crate::templates::TemplateStore;
@@ -60,27 +63,6 @@ pub struct SnapshotRequest {
     pub name: Option<SandboxName>,
     /// What sandboxes made of it have of the contexts of code.
     pub contexts: CarriedContexts,
-}
-
-/// A snapshot whose files somebody of this machine put in place.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ImportRequest {
-    /// The name of its directory.
-    pub id: String,
-    /// What it is called.
-    pub name: Option<SandboxName>,
-    /// The template that it lies over.
-    pub template: String,
-    /// The digest of that, where it is an image.
-    pub build: Option<String>,
-    /// Variables of sandboxes made of it.
-    pub env: BTreeMap<String, String>,
-    /// What they may use if nobody says.
-    pub limits: Option<SandboxLimits>,
-    /// Bytes on disk.
-    pub bytes: u64,
-    /// Files, directories and links.
-    pub files: u64,
 }
 
 /// What is kept of the sandbox beside what the registry has columns for.
@@ -136,6 +118,7 @@ pub(crate) struct SnapshotStore {
     origins: Arc<OriginFinder>,
     still: Arc<StillSources>,
     places: Semaphore,
+    archives: ArchivePlaces,
     /// Held while one more is counted and noted, so that two do not both find room for the last one.
     noting: tokio::sync::Mutex<()>,
 }
@@ -166,6 +149,7 @@ impl SnapshotStore {
             origins,
             still,
             places: Semaphore::new(MAX_COPYING),
+            archives: ArchivePlaces::default(),
             noting: tokio::sync::Mutex::default(),
         }
     }
@@ -553,61 +537,6 @@ impl SnapshotStore {
             }
         }
         Ok(())
-    }
-
-    /// Takes a snapshot in whose files the owner of this machine put in place.
-    ///
-    /// # Errors
-    /// `Forbidden` for anybody else, `Invalid`, `UnknownTemplate`, `MissingOrigin`, `UnknownSnapshot` where there are no files, `QuotaExceeded`,
-    /// `Store`.
-    pub(crate) async fn import(&self, caller: &Caller, request: ImportRequest) -> Result<SnapshotView, DaemonError> {
-        if !caller.is_owner() {
-            return Err(DaemonError::Forbidden { scope: "owner" });
-        }
-        if let Some(name) = &request.name {
-            self.check_name(caller, name.as_str()).await?;
-        }
-        if template_names::of_store(&request.template).is_some() {
-            return Err(DaemonError::UnknownTemplate { name: request.template });
-        }
-        check_imported(&request.env, request.limits.as_ref(), &self.config)?;
-        let origin = self
-            .origins
-            .of_snapshot(caller, &request.template, request.build.as_deref())
-            .await?;
-        let held = self.core.host.hold_snapshot(Some(&request.id)).await?;
-        let of_owner = self
-            .core
-            .registry
-            .look_up(|registry| registry.snapshots_of_key(&caller.key_id))?;
-        self.check_quota(SnapshotKind::Snapshot, &of_owner, &[])?;
-        let spec = SnapshotSpec {
-            build: origin.origin().build,
-            env: request.env,
-            limits: request.limits.unwrap_or(self.config.default_limits),
-            contexts: Vec::new(),
-            automatic: None,
-        };
-        let row = SnapshotRow {
-            id: request.id,
-            key_id: caller.key_id.clone(),
-            kind: SnapshotKind::Snapshot,
-            sandbox: String::new(),
-            name: request.name.map(|name| name.as_str().to_owned()),
-            state: SnapshotState::Making,
-            template: request.template,
-            spec: to_json(&spec),
-            parent: None,
-            bytes: request.bytes,
-            files: request.files,
-            held_us: 0,
-            created_ms: own_ms(),
-        };
-        let row = Box::new(row);
-        let batch = vec![Change::AddSnapshot(row.clone()), Change::CompleteSnapshot(row.clone())];
-        self.core.registry.apply(batch).await?;
-        drop((held, origin));
-        Ok(SnapshotView::of(&row))
     }
 }
 

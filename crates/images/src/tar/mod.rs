@@ -61,6 +61,8 @@ pub(crate) struct Archive<R> {
     padding: u64,
     /// What global extended headers said.
     global: Records,
+    /// Whether a block of zeros said that it ends.
+    has_end: bool,
 }
 
 impl<R: Read> Archive<R> {
@@ -70,7 +72,13 @@ impl<R: Read> Archive<R> {
             contents: 0,
             padding: 0,
             global: Records::default(),
+            has_end: false,
         }
+    }
+
+    /// Whether the archive has said itself that it ends: one that was cut between two entries has not.
+    pub(crate) fn has_end(&self) -> bool {
+        self.has_end
     }
 
     /// The next entry, whose contents are then [`Self::read_contents`]; `None` at the end.
@@ -149,6 +157,7 @@ impl<R: Read> Archive<R> {
             }
         }
         if bytes.iter().all(|byte| *byte == 0) {
+            self.has_end = true;
             return Ok(None);
         }
         Block::checked(bytes).map(Some).map_err(io::Error::other)

@@ -12,9 +12,11 @@ mod error;
 pub(crate) mod lower;
 mod writer;
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use rustix::fs::{Mode, OFlags};
 
@@ -151,12 +153,27 @@ fn unpack_any(order: &UnpackOrder) -> Result<(LayerReport, ImageDigest), LayerEr
         .metadata()
         .map_err(|error| LayerRefusal::kernel("examining the layer", error).whole())?
         .len();
+    unpack_from(file, SentBytes::Known(sent), order)
+}
+
+/// As [`unpack_any`], of what `from` gives; the order's archive is not looked at.
+fn unpack_from<R: Read + 'static>(
+    from: R,
+    sent: SentBytes,
+    order: &UnpackOrder,
+) -> Result<(LayerReport, ImageDigest), LayerError> {
+    let opened = |path: &Path| {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::open(path, flags, Mode::empty())
+            .map_err(|error| LayerRefusal::kernel("opening the layer", error).whole())
+    };
     let mut lowers = Vec::with_capacity(order.lowers.len());
     for lower in &order.lowers {
-        lowers.push(Beneath::new(opened(lower, OFlags::RDONLY | OFlags::DIRECTORY)?));
+        lowers.push(Beneath::new(opened(lower)?));
     }
-    let target = Beneath::new(opened(&order.target, OFlags::RDONLY | OFlags::DIRECTORY)?);
-    let source = decompressed(file).map_err(|error| LayerRefusal::of_reading(error).whole())?;
+    let target = Beneath::new(opened(&order.target)?);
+    let is_stream = matches!(sent, SentBytes::Counted(_));
+    let source = decompressed(from).map_err(|error| LayerRefusal::of_reading(error).whole())?;
     let mut archive = Archive::new(Bounded {
         source,
         hasher: DigestHasher::default(),
@@ -180,6 +197,10 @@ fn unpack_any(order: &UnpackOrder) -> Result<(LayerReport, ImageDigest), LayerEr
         let added = writer.add(&entry, &mut archive);
         added.map_err(|refusal| refusal.at(&entry.path))?;
     }
+    // One that was cut between two entries; those of images come with a digest.
+    if is_stream && !archive.has_end() {
+        return Err(LayerRefusal::Truncated.whole());
+    }
     let read = archive
         .finish()
         .map_err(|error| LayerRefusal::of_reading(error).whole())?;
@@ -199,7 +220,7 @@ pub(crate) fn diff_id_of(archive: &Path, limits: UnpackLimits) -> Result<ImageDi
         hasher: DigestHasher::default(),
         read: 0,
         limits,
-        sent,
+        sent: SentBytes::Known(sent),
     };
     let mut buffer = vec![0; 128 << 10];
     while source.read(&mut buffer).map_err(failed)? > 0 {}
@@ -231,6 +252,33 @@ pub fn unpack_archive(
     unpacked.map(|(report, _)| report)
 }
 
+/// As [`unpack_archive`], of an archive that comes as `from` gives it, and is read once.
+///
+/// # Errors
+/// As [`unpack_archive`]; `Truncated` also for an archive that does not say that it ends.
+pub fn unpack_stream(
+    from: impl Read + 'static,
+    target: &Path,
+    none: &Path,
+    ownership: LayerOwnership,
+    limits: UnpackLimits,
+) -> Result<LayerReport, LayerError> {
+    let sent = Rc::new(Cell::new(0));
+    let from = CountedRead {
+        from,
+        sent: Rc::clone(&sent),
+    };
+    let order = UnpackOrder {
+        archive: PathBuf::new(),
+        diff_id: DigestHasher::default().finish(),
+        target: target.to_owned(),
+        lowers: vec![none.to_owned()],
+        ownership,
+        limits,
+    };
+    unpack_from(from, SentBytes::Counted(sent), &order).map(|(report, _)| report)
+}
+
 /// What layers, the topmost first, have at `path`, if that is a file; no link is followed.
 pub(crate) fn read_stacked(layers: &[PathBuf], path: &str, limit: u64) -> io::Result<Option<Vec<u8>>> {
     let mut opened = Vec::with_capacity(layers.len());
@@ -257,7 +305,38 @@ struct Bounded<R> {
     hasher: DigestHasher,
     read: u64,
     limits: UnpackLimits,
-    sent: u64,
+    sent: SentBytes,
+}
+
+/// How much was sent of an archive.
+enum SentBytes {
+    /// All of it, which is so long.
+    Known(u64),
+    /// What has come so far.
+    Counted(Rc<Cell<u64>>),
+}
+
+impl SentBytes {
+    fn so_far(&self) -> u64 {
+        match self {
+            Self::Known(sent) => *sent,
+            Self::Counted(sent) => sent.get(),
+        }
+    }
+}
+
+/// Counts what is read.
+struct CountedRead<R> {
+    from: R,
+    sent: Rc<Cell<u64>>,
+}
+
+impl<R: Read> Read for CountedRead<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.from.read(buffer)?;
+        self.sent.set(self.sent.get().saturating_add(read as u64));
+        Ok(read)
+    }
 }
 
 impl<R: Read> Read for Bounded<R> {
@@ -274,7 +353,7 @@ impl<R: Read> Read for Bounded<R> {
         if self.read > bytes {
             return Err(io::Error::other(LayerRefusal::TooLarge { limit: bytes }));
         }
-        if self.read > bytes_of_any_ratio.max(self.sent.saturating_mul(ratio)) {
+        if self.read > bytes_of_any_ratio.max(self.sent.so_far().saturating_mul(ratio)) {
             return Err(io::Error::other(LayerRefusal::Bomb { ratio }));
         }
         Ok(read)
