@@ -128,7 +128,8 @@ async function follow(events, onEvent) {
   }
 }
 
-async function bytesOf(data) {
+/** All bytes of what a caller has as text, as bytes, or as a stream of them. */
+export async function bytesOf(data) {
   if (typeof data === 'string' || data instanceof Uint8Array) return data
   if (data instanceof ArrayBuffer) return new Uint8Array(data)
   if (data instanceof Blob) return new Uint8Array(await data.arrayBuffer())

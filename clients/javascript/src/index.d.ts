@@ -412,6 +412,8 @@ export class Sandbox {
     options?: ConnectionOptions & { sandboxId?: string; limit?: number; nextToken?: string }
   ): Pages<Snapshot>
   static deleteSnapshot(snapshotId: string, options?: ConnectionOptions): Promise<boolean>
+  static exportSnapshot(snapshotId: string, options?: ConnectionOptions): Promise<AsyncIterable<Uint8Array>>
+  static importSnapshot(data: FileData, options?: ConnectionOptions & { name?: string }): Promise<Snapshot>
   restore(checkpoint: Checkpoint | string): Promise<void>
   getHost(port: number): string
   getUrl(port: number): string

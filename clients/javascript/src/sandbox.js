@@ -5,11 +5,13 @@ import { Services, openApi } from './api.js'
 import { endContext, listContexts, makeContext, runCell, toContext } from './code.js'
 import { Commands, Pty } from './commands.js'
 import { ConflictError, NotFoundError, SandboxNotRunningError, ofAnswer } from './errors.js'
-import { Files, signature } from './files.js'
+import { Files, bytesOf, signature } from './files.js'
 import { Checkpoints, Pages, infoOf, runResultOf, snapshotOf } from './others.js'
 import { commandBody, hasRules, networkBody, patience, said, sandboxBody, seconds } from './requests.js'
 import { answerCalls } from './tools.js'
 
+/** How long the server may take for a piece of a snapshot, and to say what it made of all of them. */
+const SNAPSHOT_SILENCE_MS = 300_000
 const pathOf = (sandboxId) => `/v1/sandboxes/${encodeURIComponent(sandboxId)}`
 const E2bPath = (sandboxId) => `/sandboxes/${encodeURIComponent(sandboxId)}`
 
@@ -224,6 +226,20 @@ export class Sandbox {
   /** Removes a snapshot; answers whether it was there. */
   static async deleteSnapshot(snapshotId, connection) {
     return removed((await openApi(connection)).ask('DELETE', `/v1/snapshots/${encodeURIComponent(snapshotId)}`))
+  }
+
+  /** A snapshot as an archive, of which any server can make it again, as a stream. */
+  static async exportSnapshot(snapshotId, connection) {
+    const path = `/v1/snapshots/${encodeURIComponent(snapshotId)}/export`
+    return (await openApi(connection)).stream('GET', path, { silenceMs: SNAPSHOT_SILENCE_MS })
+  }
+
+  /** Makes a snapshot of such an archive, which need not be trusted. */
+  static async importSnapshot(data, { name, ...connection } = {}) {
+    const path = `/v1/snapshots/import${name ? `?name=${encodeURIComponent(name)}` : ''}`
+    const headers = { 'Content-Type': 'application/x-tar' }
+    const options = { headers, content: await bytesOf(data), timeoutMs: SNAPSHOT_SILENCE_MS }
+    return snapshotOf(JSON.parse((await (await openApi(connection)).bytes('POST', path, options)).toString()))
   }
 
   /** Puts it back to a checkpoint. */

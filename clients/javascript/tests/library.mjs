@@ -192,6 +192,10 @@ inSandbox('checkpoints and forks are there', async (sandbox) => {
   const copy = await Sandbox.create(snapshot.snapshotId)
   equal(await copy.files.read('state'), 'one')
   await copy.kill()
+  const again = await Sandbox.importSnapshot(await Sandbox.exportSnapshot('ready'), { name: 'again' })
+  equal([again.name, again.sandboxId], ['again', undefined])
+  await raises(offleash.InvalidArgumentError, Sandbox.importSnapshot('no archive'))
+  equal(await Sandbox.deleteSnapshot('again'), true)
   equal([await Sandbox.deleteSnapshot('ready'), await Sandbox.deleteSnapshot('ready')], [true, false])
 })
 

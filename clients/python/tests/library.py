@@ -4,6 +4,7 @@ Arguments: documents whose examples are run, too. OFFLEASH_BINARY names the prog
 """
 
 import asyncio
+import io
 import json
 import os
 import socket
@@ -205,6 +206,15 @@ def checkpoints_and_forks_are_there(sandbox):
     equal([known.snapshot_id for known in Sandbox.list_snapshots()], [snapshot.snapshot_id])
     with Sandbox.create(snapshot.snapshot_id) as copy:
         equal(copy.files.read("state"), "one")
+    with tempfile.TemporaryFile() as file:
+        Sandbox.export_snapshot("ready", file)
+        file.seek(0)
+        again = Sandbox.import_snapshot(file, "again")
+    equal((again.name, again.sandbox_id), ("again", None))
+    with Sandbox.create(again.snapshot_id) as copy:
+        equal(copy.files.read("state"), "one")
+    raises(InvalidArgumentException, Sandbox.import_snapshot, io.BytesIO(b"no archive"))
+    assert Sandbox.delete_snapshot("again")
     assert Sandbox.delete_snapshot("ready") and not Sandbox.delete_snapshot("ready")
 
 

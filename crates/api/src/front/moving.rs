@@ -261,7 +261,7 @@ impl Carrier {
                 serde_json::from_value(told).map_err(|error| Stay::Failed(format!("the node's answer: {error}")))
             }
             StatusCode::NOT_FOUND => Err(Stay::Gone),
-            StatusCode::CONFLICT => Err(Stay::Waiting(message(status, &told))),
+            StatusCode::CONFLICT => Err(Stay::Waiting(reason(id, &message(status, &told)))),
             status => Err(Stay::Failed(message(status, &told))),
         }
     }
@@ -427,6 +427,12 @@ fn id_in(made: &Value) -> Result<String, String> {
     let id = made["id"].as_str().filter(|id| destination::is_id(id));
     id.map(str::to_owned)
         .ok_or_else(|| "a node's answer names no snapshot".to_owned())
+}
+
+/// What is said of a sandbox that is named beside it.
+fn reason(id: &str, message: &str) -> String {
+    let rest = message.strip_prefix(&format!("sandbox `{id}` "));
+    rest.unwrap_or(message).to_owned()
 }
 
 /// What a node said no with.

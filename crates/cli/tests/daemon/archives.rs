@@ -1,20 +1,11 @@
 //! Snapshots as archives: what comes back of one, and what is left of those that are no whole ones.
 
 use offleash_core::error::{ErrorKind, Explained as _};
-use offleash_daemon::{Caller, CreateRequest, Daemon, DaemonError, Quota, Scope, Scopes, SnapshotFilter, SnapshotView};
+use offleash_daemon::{Caller, CreateRequest, Daemon, DaemonError, SnapshotFilter, SnapshotView};
 
 use super::carried::supervisor;
-use super::snapshots::snapshot;
+use super::snapshots::{key, snapshot};
 use super::world::{World, create, eventually, output, test, within};
-
-fn key(id: &str) -> Caller {
-    Caller {
-        key_id: id.to_owned(),
-        scopes: Scopes(vec![Scope::Create, Scope::Read]),
-        quota: Quota::default(),
-        tools: None,
-    }
-}
 
 async fn archive(daemon: &Daemon, which: &str) -> Vec<u8> {
     let mut export = within(daemon.export_snapshot(&Caller::local(), which)).await.unwrap();

@@ -47,7 +47,7 @@ fn on_disk(world: &World) -> Vec<String> {
     found.map(|found| found.file_name().into_string().unwrap()).collect()
 }
 
-fn key(id: &str) -> Caller {
+pub(super) fn key(id: &str) -> Caller {
     Caller {
         key_id: id.to_owned(),
         scopes: Scopes(vec![Scope::Create, Scope::Read]),

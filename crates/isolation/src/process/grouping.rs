@@ -77,6 +77,10 @@ impl GroupPlan {
         grouping.limits.pause = plan.pausable && grouping.can(Controller::Freezer);
         // With its first process ends all that lies below a zygote.
         grouping.limits.ends_one = plan.descent == ZygoteRole::Zygote || plan.memory_end == MemoryEnd::Process;
+        // One that moves between two servers of one machine is at both for a moment: a group is one sandbox's alone.
+        if grouping.paths().iter().any(|path| path.exists()) {
+            grouping.name = format!("{}_{}", grouping.name, std::process::id());
+        }
         grouping
     }
 

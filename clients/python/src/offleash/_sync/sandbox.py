@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import datetime
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
+from typing import IO, Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 from .. import _errors, _requests
 from .._either import either
@@ -15,7 +15,7 @@ from .._models import RunResult, SandboxInfo, SandboxMetrics, SandboxQuery, Snap
 from .._requests import query as query_of
 from .._requests import segment, without_none
 from .._tool import Tool, as_tool
-from . import backend, cells
+from . import backend, cells, snapshots
 from .api import Api, Services, open_api
 from .checkpoints import Checkpoints
 from .commands import Commands, Pty
@@ -394,6 +394,16 @@ class SandboxCore(Ports):
         except NotFoundException:
             return False
         return True
+
+    @classmethod
+    def export_snapshot(cls, snapshot_id: str, file: IO[bytes], **connection: Any) -> None:
+        """Writes a snapshot to a file, as an archive of which any server can make it again."""
+        snapshots.export_to(open_api(**connection), snapshot_id, file)
+
+    @classmethod
+    def import_snapshot(cls, file: IO[bytes], name: Optional[str] = None, **connection: Any) -> Snapshot:
+        """Makes a snapshot of such a file, which need not be trusted."""
+        return snapshots.import_from(open_api(**connection), file, name)
 
     def restore(self, checkpoint: Any) -> None:
         """Puts it back to a checkpoint."""
