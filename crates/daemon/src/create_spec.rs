@@ -20,7 +20,6 @@ use crate::request::{BROWSER_LABEL, CreateRequest, DESKTOP_LABEL, NAME_LABEL, On
 use crate::sandbox_tools::{SandboxTools, ToolsConfig};
 use crate::sandboxes::SandboxClaim;
 use crate::specification::{self, Specification};
-use crate::transfers::KeptIdentity;
 
 /// Debuggers are the owner's to allow: more of the kernel can be reached where they may work.
 pub(crate) fn check_ptrace(
@@ -47,6 +46,15 @@ fn check_level(specification: &Specification, caller: &Caller, config: &DaemonCo
         }),
         false => Ok(()),
     }
+}
+
+/// What a sandbox keeps that was another machine's.
+#[derive(Debug)]
+pub(crate) struct KeptIdentity {
+    pub(crate) access_token: Option<String>,
+    pub(crate) traffic_token: Option<String>,
+    /// By whom it was brought here.
+    pub(crate) by: String,
 }
 
 /// A create, checked and settled.

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::caller::{Caller, LOCAL_KEY};
 use crate::config::DaemonConfig;
-use crate::create_spec::CreateSpec;
+use crate::create_spec::{CreateSpec, KeptIdentity};
 use crate::creating::SandboxCreator;
 use crate::daemon_core::DaemonCore;
 use crate::ending::SandboxEnder;
@@ -76,15 +76,6 @@ pub(crate) struct TransferDescription {
     limits: SandboxLimits,
     level: Option<Level>,
     lifecycle: Lifecycle,
-}
-
-/// What a sandbox keeps that was another machine's.
-#[derive(Debug)]
-pub(crate) struct KeptIdentity {
-    pub(crate) access_token: Option<String>,
-    pub(crate) traffic_token: Option<String>,
-    /// By whom it was brought here.
-    pub(crate) by: String,
 }
 
 /// Gives sandboxes away, and takes them in.

@@ -190,6 +190,36 @@ fn counts_and_sizes_are_bounded() {
 }
 
 #[test]
+fn a_stream_is_judged_by_what_has_come_and_has_to_say_that_it_ends() {
+    use std::io::Write as _;
+    let streamed = |bytes: Vec<u8>, bytes_of_any_ratio| {
+        let bench = Bench::new();
+        let [target, none] = ["target", "none"].map(|name| bench.directory.path().join(name));
+        fs::create_dir(&target).unwrap();
+        fs::create_dir(&none).unwrap();
+        let limits = UnpackLimits {
+            bytes_of_any_ratio,
+            ..bench.limits
+        };
+        let from = io::Cursor::new(bytes);
+        let unpacked = unpack_stream(from, &target, &none, LayerOwnership::Flat, limits);
+        unpacked.map(|report| report.bytes).map_err(|error| error.reason)
+    };
+    let usual = UnpackLimits::default().bytes_of_any_ratio;
+    let zeros = tar().file("zeros", &vec![0; 4 << 20]).end();
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    gzip.write_all(&zeros).unwrap();
+    let gzip = gzip.finish().unwrap();
+    assert_eq!(streamed(gzip.clone(), usual), Ok(4 << 20));
+    assert_eq!(streamed(gzip, 1 << 20), Err(LayerRefusal::Bomb { ratio: 100 }));
+    // Without compression nothing is larger than what has come.
+    assert_eq!(streamed(zeros.clone(), 0), Ok(4 << 20));
+    // All of its entries are there, and not the block that says so.
+    let entries = zeros[..zeros.len() - 1024].to_vec();
+    assert_eq!(streamed(entries, usual), Err(LayerRefusal::Truncated));
+}
+
+#[test]
 fn a_bomb_is_refused_before_it_is_unpacked() {
     use std::io::Write as _;
     let zeros = tar().file("bomb", &vec![0; 20 << 20]).end();
