@@ -100,7 +100,11 @@ fn what_is_no_snapshot_says_so() {
         bytes
     };
     refused(no_description, UnpackLimits::default(), "does not say what it is of");
-    refused(b"no archive".repeat(100), UnpackLimits::default(), "a number in its header");
+    refused(
+        b"no archive".repeat(100),
+        UnpackLimits::default(),
+        "a number in its header",
+    );
     let long = format!("{{\"template\": \"{}\"}}", "x".repeat(MAX_DESCRIPTION));
     refused(archive(&long, tree), UnpackLimits::default(), "too long");
 }
