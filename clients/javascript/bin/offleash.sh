@@ -16,5 +16,5 @@ for place in "$here/../node_modules" "$here/../.."; do
     [ ! -x "$program" ] || exec "$program" "$@"
 done
 printf '%s\n' "error: the package \`offleash-$platform\` is not installed, which has the program" '' \
-    "hint: install it, or \`offleash\` anew without \`--omit=optional\`" >&2
+    "hint: install its archive from where this one came, \`npm install --global ./offleash-$platform-VERSION.tgz\`" >&2
 exit 125

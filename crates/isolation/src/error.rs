@@ -153,8 +153,9 @@ fn kind_of(error: &io::Error) -> ErrorKind {
 fn hint_for_step(step: &str, source: &io::Error) -> Option<String> {
     if is_about_namespaces(step, source) {
         return Some(
-            "user namespaces are forbidden or used up here; `offleash doctor` names the switch. `--level \
-             process-landlock` does without them and is weaker; `--degrade allow` takes it when nothing stronger is there"
+            "user namespaces are forbidden or used up here; `offleash doctor` names the switch. Without them there is \
+             `--level process-landlock` for a run, which is weaker and which `--degrade allow` takes when nothing stronger is \
+             there, and `--level simulated` for a sandbox of a server"
                 .to_owned(),
         );
     }

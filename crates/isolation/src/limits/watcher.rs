@@ -302,7 +302,9 @@ impl LimitWatcher {
         let memory_bytes = now
             .memory_bytes
             .unwrap_or_else(|| tree.anonymous_bytes.saturating_add(self.guest_memory_bytes));
-        self.seen.memory_bytes = self.seen.memory_bytes.max(Some(memory_bytes));
+        // What was there for a moment between two looks, a kernel remembers.
+        let of_group = self.group.as_ref().and_then(|group| group.memory_peak().ok().flatten());
+        self.seen.memory_bytes = self.seen.memory_bytes.max(Some(memory_bytes)).max(of_group);
         if group_cpu.is_none() {
             self.seen.user_us = self.seen.user_us.max(cpu_us.saturating_sub(self.seen.system_us));
         }

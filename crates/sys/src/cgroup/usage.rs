@@ -93,13 +93,7 @@ impl ControlGroup {
             usage.cpu_user_us = Some(user);
             usage.cpu_system_us = Some(system);
         }
-        if let Some(part) = self.part(Controller::Memory) {
-            let (peak, now) = match part.version {
-                HierarchyVersion::V1 => ("memory.max_usage_in_bytes", "memory.usage_in_bytes"),
-                HierarchyVersion::V2 => ("memory.peak", "memory.current"),
-            };
-            usage.memory_peak = Some(peak_or_now(&part.directory, peak, now)?);
-        }
+        usage.memory_peak = self.memory_peak()?;
         if let Some(part) = self.part(Controller::Pids) {
             usage.pids_peak = Some(peak_or_now(&part.directory, "pids.peak", "pids.current")?);
         }
@@ -111,6 +105,21 @@ impl ControlGroup {
             usage.written_bytes = Some(written);
         }
         Ok(usage)
+    }
+
+    /// Bytes of memory that were in use at most, or are now where no kernel remembers; `None` where they are not counted.
+    ///
+    /// # Errors
+    /// As [`Self::usage`].
+    pub fn memory_peak(&self) -> Result<Option<u64>, CgroupError> {
+        let Some(part) = self.part(Controller::Memory) else {
+            return Ok(None);
+        };
+        let (peak, now) = match part.version {
+            HierarchyVersion::V1 => ("memory.max_usage_in_bytes", "memory.usage_in_bytes"),
+            HierarchyVersion::V2 => ("memory.peak", "memory.current"),
+        };
+        peak_or_now(&part.directory, peak, now).map(Some)
     }
 
     /// CPU time used so far, user and kernel together, in microseconds: one small file. `None` without accounting.
