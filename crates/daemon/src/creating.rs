@@ -61,7 +61,7 @@ impl SandboxCreator {
         ender: Arc<SandboxEnder>,
     ) -> Self {
         Self {
-            starter: StartRunner::new(Arc::clone(&core.host)),
+            starter: StartRunner::new(core.clone()),
             core,
             config,
             admission,

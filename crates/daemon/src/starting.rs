@@ -4,7 +4,6 @@
 //! commands start. What they write is read only to say why they failed.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use offleash_core::exec::ExecEnd;
@@ -15,8 +14,8 @@ use offleash_supervisor::service::error::SupervisorError;
 use offleash_supervisor::service::message::StartExec;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::daemon_core::DaemonCore;
 use crate::error::DaemonError;
-use crate::host::SandboxHost;
 use crate::sandboxes::SandboxEntry;
 
 /// How long a sandbox may take until it is ready. SDKs wait a minute for an answer.
@@ -33,7 +32,7 @@ const SHELLS: [&str; 2] = ["/bin/bash", "/bin/sh"];
 /// Starts what templates say.
 #[derive(Debug)]
 pub(crate) struct StartRunner {
-    host: Arc<SandboxHost>,
+    core: DaemonCore,
 }
 
 /// The last lines of a command.
@@ -76,14 +75,15 @@ impl LastLines {
 }
 
 impl StartRunner {
-    pub(crate) fn new(host: Arc<SandboxHost>) -> Self {
-        Self { host }
+    pub(crate) fn new(core: DaemonCore) -> Self {
+        Self { core }
     }
 
-    /// Starts what `command` says in a sandbox that nobody has so far, and waits until it is ready.
+    /// Starts what `command` says in a sandbox that nobody has so far, and waits until it is ready. Somebody is asked before about what
+    /// is to be asked about: whoever may build a template starts commands by it.
     ///
     /// # Errors
-    /// `StartFailed`, `Supervisor`.
+    /// `ApprovalDenied`, `StartFailed`, `Supervisor`.
     pub(crate) async fn start(
         &self,
         entry: &SandboxEntry,
@@ -93,7 +93,10 @@ impl StartRunner {
         if command.is_empty() {
             return Ok(());
         }
-        let supervisor = self.host.supervisor(entry.id());
+        for line in [&command.start, &command.ready].into_iter().flatten() {
+            self.ask(entry, template, line).await?;
+        }
+        let supervisor = self.core.host.supervisor(entry.id());
         let specification = entry.specification();
         let env = specification.env.iter();
         let env: Vec<(Vec<u8>, Vec<u8>)> = env
@@ -148,6 +151,22 @@ impl StartRunner {
             }
             pause = (pause * 2).min(MAX_READY_INTERVAL);
         }
+    }
+}
+
+impl StartRunner {
+    /// Asks before a line of a template is started, if a rule says so.
+    async fn ask(&self, entry: &SandboxEntry, template: &str, line: &str) -> Result<(), DaemonError> {
+        let core = &self.core;
+        let argv = ["/bin/sh", "-c", line].map(|word| word.as_bytes().to_vec());
+        let asked = core.questions.before_command(entry, Some(&core.registry), &argv).await;
+        asked.map_err(|error| DaemonError::ApprovalDenied {
+            what: format!("what template `{template}` starts was not started, and its sandbox was not made"),
+            why: match error {
+                SupervisorError::NotAllowed { why, .. } => why,
+                other => other.to_string(),
+            },
+        })
     }
 }
 

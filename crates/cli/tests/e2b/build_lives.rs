@@ -106,6 +106,19 @@ fn a_start_command_that_fails_is_told_and_leaves_no_sandbox() {
     assert_eq!(status, 201, "{answer}");
     let id = answer["sandboxID"].as_str().unwrap();
     assert_eq!(server.shell(id, "cat /tmp/up"), "up\n");
+    // Somebody is asked before, where somebody is to be asked.
+    let asking = json!({ "templateID": "detaches", "metadata": { "offleash.ask_before": "sleep" } });
+    let (status, answer) = std::thread::scope(|scope| {
+        let creating = scope.spawn(|| server.ask("POST /v2/sandboxes", &asking.to_string()));
+        let open = eventually("a question", || {
+            let (_, answer) = server.ask("GET /v1/approvals", "");
+            answer["approvals"][0]["id"].as_str().map(str::to_owned)
+        });
+        assert_eq!(server.ask(&format!("POST /v1/approvals/{open}/deny"), "{}").0, 204);
+        creating.join().unwrap()
+    });
+    assert_eq!(status, 403, "{answer}");
+    eventually("it is gone", || (server.list().len() == 1).then_some(()));
     server.end();
 }
 
