@@ -1,18 +1,29 @@
 //! Commands that are named by their words, before which something is to be done, such as `rm -rf` or `git reset --hard`.
 //!
 //! Pure, and a convenience: a program that is started by another one, behind a variable or in a script file is not seen.
-//! What may be run at all is decided elsewhere, on the resolved executable ([`crate::command`]).
+//! What cannot be looked at, because it is too long or too deep, is taken for what is meant. What may be run at all is decided
+//! elsewhere, on the resolved executable ([`crate::command`]).
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use self::shell_line::ShellLine;
+
+mod braces;
+mod shell_line;
+
 /// The most words of one trigger, and the most bytes.
 const MAX_WORDS: usize = 16;
 const MAX_BYTES: usize = 256;
-/// The most bytes of a line for a shell that are looked at.
+/// The most bytes of a line for a shell that are looked at, and of all lines in it.
 const MAX_LINE: usize = 64 * 1024;
+const MAX_LINES: usize = 4 * MAX_LINE;
+/// How many lines may lie in each other.
+const MAX_DEPTH: usize = 8;
+/// The most words of a program that runs others.
+const MAX_ARGUMENTS: usize = 1024;
 
 /// A command that is meant: an executable by name, or by its absolute path, and words that are among its arguments in that
 /// order. Letters of short options may stand together or apart: `rm -rf` means `rm -f -r x`, too.
@@ -44,33 +55,72 @@ impl CommandTrigger {
             .iter()
             .map(|word| String::from_utf8_lossy(word).into_owned())
             .collect();
-        self.matches_words(&argv) || line_of(&argv).is_some_and(|line| self.is_in_line(line))
+        self.matches_words(&argv, 0, &mut { MAX_LINES })
     }
 
-    fn is_in_line(&self, line: &str) -> bool {
-        let end = (0..=line.len().min(MAX_LINE))
-            .rev()
-            .find(|end| line.is_char_boundary(*end));
-        let commands = commands_of(&line[..end.unwrap_or(0)]);
-        commands.iter().any(|command| {
-            // A shell in the line is looked into as well, one deep.
-            self.matches_words(command)
-                || line_of(without_prefixes(command))
-                    .is_some_and(|inner| commands_of(inner).iter().any(|command| self.matches_words(command)))
-        })
+    /// Whether a line for a shell has a command that is meant; `left` is what may be looked at of all lines.
+    fn is_in_line(&self, line: &str, depth: usize, left: &mut usize) -> bool {
+        if line.len() > MAX_LINE.min(*left) || depth >= MAX_DEPTH {
+            return true;
+        }
+        *left -= line.len();
+        let ShellLine {
+            commands,
+            lines,
+            is_too_deep,
+        } = shell_line::read(line);
+        is_too_deep
+            || commands
+                .iter()
+                .any(|command| self.matches_words(command, depth + 1, left))
+            || lines.iter().any(|line| self.is_in_line(line, depth + 1, left))
     }
 
-    fn matches_words(&self, words: &[String]) -> bool {
-        let Some((executable, arguments)) = without_prefixes(words).split_first() else {
+    fn matches_words(&self, words: &[String], depth: usize, left: &mut usize) -> bool {
+        let words = without_assignments(words);
+        let Some((executable, arguments)) = words.split_first() else {
             return false;
         };
-        self.is_executable(executable) && self.are_among(arguments)
+        if self.is_executable(executable) && self.are_among(arguments) {
+            return true;
+        }
+        let name = base_name(executable);
+        if is_shell(name) {
+            return self.is_of_shell(words, depth, left);
+        }
+        match name {
+            "eval" => self.is_in_line(&arguments.join(" "), depth, left),
+            _ if RUNS_OTHERS.contains(&name) || name.starts_with('$') => self.is_run_by(arguments, depth, left),
+            _ => false,
+        }
+    }
+
+    /// Whether a shell is given a line that has it, or a line that runs its further arguments, which are it.
+    fn is_of_shell(&self, argv: &[String], depth: usize, left: &mut usize) -> bool {
+        let Some((line, arguments)) = line_of(argv).and_then(|place| argv[place..].split_first()) else {
+            return false;
+        };
+        self.is_in_line(line, depth, left) || (names_arguments(line) && self.is_run_by(arguments, depth, left))
+    }
+
+    /// Whether one is meant that begins somewhere among the arguments of a program that runs others, or a line among them has it.
+    /// Which options have values is theirs to know.
+    fn is_run_by(&self, arguments: &[String], depth: usize, left: &mut usize) -> bool {
+        if arguments.len() > MAX_ARGUMENTS {
+            return true;
+        }
+        (0..arguments.len()).any(|place| {
+            let (word, rest) = (&arguments[place], &arguments[place + 1..]);
+            (self.is_executable(word) && self.are_among(rest))
+                || (is_shell(base_name(word)) && self.is_of_shell(&arguments[place..], depth, left))
+                || lines_in(word).any(|line| self.is_in_line(line, depth, left))
+        })
     }
 
     fn is_executable(&self, given: &str) -> bool {
         match self.executable.starts_with('/') {
             true => self.executable == given,
-            false => given.rsplit('/').next() == Some(&self.executable),
+            false => base_name(given) == self.executable,
         }
     }
 
@@ -80,12 +130,7 @@ impl CommandTrigger {
         let mut rest = arguments.iter();
         self.words.iter().all(|word| match letters_of(word) {
             Some(wanted) => wanted.chars().all(|letter| letters.contains(letter)),
-            None if word.starts_with("--") => options.iter().any(|given| {
-                *given == word
-                    || given
-                        .strip_prefix(word.as_str())
-                        .is_some_and(|rest| rest.starts_with('='))
-            }),
+            None if word.starts_with("--") => options.iter().any(|given| is_option(given, word)),
             None => rest.any(|given| given == word),
         })
     }
@@ -97,39 +142,68 @@ fn letters_of(word: &str) -> Option<&str> {
         .filter(|letters| !letters.is_empty() && !letters.starts_with('-'))
 }
 
-/// Programs whose arguments are a command, with how many words belong to themselves beside options and variables, and the
-/// options of which the next word is the value.
-const PREFIXES: [(&str, usize, &[&str]); 9] = [
-    ("command", 0, &[]),
-    ("env", 0, &["-u", "-C"]),
-    ("exec", 0, &["-a"]),
-    ("nice", 0, &["-n"]),
-    ("nohup", 0, &[]),
-    ("stdbuf", 0, &["-i", "-o", "-e"]),
-    ("sudo", 0, &["-u", "-g", "-h", "-p", "-C", "-D", "-R", "-T"]),
-    ("time", 0, &["-f", "-o"]),
-    ("timeout", 1, &["-k", "-s"]),
+/// Whether a word is this long option, with a value or not: programs take the beginning of its name, too.
+fn is_option(given: &str, option: &str) -> bool {
+    let name = given.split_once('=').map_or(given, |(name, _)| name);
+    name.len() > "--".len() && option.starts_with(name)
+}
+
+/// Programs, and words of shells, whose arguments have a command among them, or a line for a shell.
+const RUNS_OTHERS: [&str; 44] = [
+    "alias",
+    "builtin",
+    "busybox",
+    "chroot",
+    "chrt",
+    "command",
+    "coproc",
+    "doas",
+    "env",
+    "exec",
+    "find",
+    "flock",
+    "function",
+    "ionice",
+    "linux32",
+    "linux64",
+    "ltrace",
+    "nice",
+    "nohup",
+    "nsenter",
+    "numactl",
+    "parallel",
+    "prlimit",
+    "runuser",
+    "script",
+    "setarch",
+    "setpriv",
+    "setsid",
+    "ssh",
+    "stdbuf",
+    "strace",
+    "su",
+    "sudo",
+    "systemd-run",
+    "taskset",
+    "time",
+    "timeout",
+    "toybox",
+    "trap",
+    "unbuffer",
+    "unshare",
+    "watch",
+    "xargs",
+    "xvfb-run",
 ];
 
-/// The command that such programs begin: their own words and variables that are set for it are left out.
-fn without_prefixes(mut words: &[String]) -> &[String] {
-    loop {
-        while words.first().is_some_and(|word| is_assignment(word)) {
-            words = &words[1..];
-        }
-        let Some((first, rest)) = words.split_first() else {
-            return words;
-        };
-        let name = first.rsplit('/').next().unwrap_or_default();
-        let Some((_, own, with_value)) = PREFIXES.iter().find(|(prefix, ..)| *prefix == name) else {
-            return words;
-        };
-        let mut skipped = 0;
-        while let Some(option) = rest.get(skipped).filter(|word| word.starts_with('-')) {
-            skipped += if with_value.contains(&option.as_str()) { 2 } else { 1 };
-        }
-        words = rest.get(skipped + own..).unwrap_or_default();
-    }
+fn base_name(executable: &str) -> &str {
+    executable.rsplit('/').next().unwrap_or_default()
+}
+
+/// A command without the variables that are set for it.
+fn without_assignments(words: &[String]) -> &[String] {
+    let count = words.iter().take_while(|word| is_assignment(word)).count();
+    &words[count..]
 }
 
 fn is_assignment(word: &str) -> bool {
@@ -137,66 +211,45 @@ fn is_assignment(word: &str) -> bool {
     name.is_some_and(|name| !name.is_empty() && name.bytes().all(|byte| byte == b'_' || byte.is_ascii_alphanumeric()))
 }
 
-/// The line that a command gives a shell: `bash -l -c LINE`.
-fn line_of(argv: &[String]) -> Option<&str> {
-    let name = argv.first()?.rsplit('/').next()?;
-    if !matches!(name, "sh" | "bash" | "dash" | "zsh" | "ash") {
-        return None;
-    }
-    let place = argv
-        .iter()
-        .position(|word| letters_of(word).is_some_and(|letters| letters.ends_with('c')))?;
-    argv.get(place + 1).map(String::as_str)
+/// What may be a line for a shell in a word of another program: the word, its value, and what is behind an option's letter.
+fn lines_in(word: &str) -> impl Iterator<Item = &str> {
+    let value = word.split_once('=').map(|(_, value)| value);
+    let glued = word.strip_prefix('-').and_then(|rest| rest.get(1..));
+    let all = [Some(word), value, glued].into_iter().flatten();
+    all.filter(|line| line.contains([' ', '\t', '\n']))
 }
 
-/// The simple commands of a line for a shell, in words, as far as they can be told without running it.
-fn commands_of(line: &str) -> Vec<Vec<String>> {
-    let (mut commands, mut words, mut word) = (Vec::new(), Vec::new(), None::<String>);
-    let mut characters = line.chars().peekable();
-    let mut quote = None;
-    while let Some(character) = characters.next() {
-        match (quote, character) {
-            (Some(open), close) if open == close => quote = None,
-            (Some('"') | None, '\\') => {
-                if let Some(next) = characters.next().filter(|next| *next != '\n') {
-                    word.get_or_insert_default().push(next);
-                }
+fn is_shell(name: &str) -> bool {
+    matches!(name, "sh" | "bash" | "dash" | "zsh" | "ash" | "ksh" | "mksh" | "rbash")
+}
+
+/// Where the line is that a command gives a shell: `bash -l -c LINE`. Options may stand behind `-c`, too, and letters behind its
+/// letter.
+fn line_of(argv: &[String]) -> Option<usize> {
+    let (mut place, mut has_line) = (1, false);
+    while let Some(word) = argv.get(place) {
+        place += match word.strip_prefix(['-', '+']) {
+            // The end of options.
+            Some("" | "-") => return Some(place + 1).filter(|_| has_line),
+            Some("-rcfile" | "-init-file") => 2,
+            Some(letters) if letters.starts_with('-') => 1,
+            Some(letters) => {
+                has_line |= letters.contains('c');
+                1 + letters.matches(['o', 'O']).count()
             }
-            // What stands between quotes is part of a word, but for commands in it.
-            (Some('"'), '`') | (None, '`') | (None, ';' | '&' | '|' | '\n' | '(' | ')') => {
-                words.extend(word.take());
-                commands.push(std::mem::take(&mut words));
-            }
-            (Some('"'), '$') | (None, '$') if characters.peek() == Some(&'(') => {
-                characters.next();
-                words.extend(word.take());
-                commands.push(std::mem::take(&mut words));
-                quote = None;
-            }
-            (Some(_), inside) => word.get_or_insert_default().push(inside),
-            (None, '\'' | '"') => {
-                word.get_or_insert_default();
-                quote = Some(character);
-            }
-            (None, '#') if word.is_none() => while characters.next_if(|next| *next != '\n').is_some() {},
-            (None, space) if space.is_whitespace() => words.extend(word.take()),
-            (None, plain) => word.get_or_insert_default().push(plain),
-        }
-    }
-    words.extend(word);
-    commands.push(words);
-    for command in &mut commands {
-        let reserved = |word: &String| {
-            matches!(
-                word.as_str(),
-                "{" | "}" | "!" | "if" | "then" | "else" | "elif" | "while" | "until" | "do"
-            )
+            None => return Some(place).filter(|_| has_line),
         };
-        let leading = command.iter().take_while(|word| reserved(word)).count();
-        command.drain(..leading);
     }
-    commands.retain(|command| !command.is_empty());
-    commands
+    None
+}
+
+/// Whether a line says something of the arguments that stand behind it.
+fn names_arguments(line: &str) -> bool {
+    let mut behind = line.split('$').skip(1);
+    behind.any(|rest| {
+        let name = rest.trim_start_matches('{');
+        name.starts_with(|first: char| first.is_ascii_digit() || first == '@' || first == '*')
+    })
 }
 
 impl FromStr for CommandTrigger {
@@ -265,6 +318,8 @@ mod tests {
             ("git reset --hard", &["git", "reset", "HEAD"], false),
             ("git push --force", &["git", "push", "--force=yes"], true),
             ("git push --force", &["git", "push", "--force-with-lease"], false),
+            ("git reset --hard", &["git", "reset", "--har"], true),
+            ("git reset --hard", &["git", "reset", "--"], false),
             ("git reset", &["git", "log", "resets"], false),
             ("rm -rf", &["sudo", "-u", "root"], false),
             ("rm -rf", &["sudo", "-n", "-u", "root", "rm", "-rf", "x"], true),
@@ -273,6 +328,15 @@ mod tests {
             ("rm -rf", &["env", "A=b", "nice", "rm", "-rf", "x"], true),
             ("rm -rf", &["timeout", "-k", "5", "10", "rm", "-rf", "x"], true),
             ("rm -rf", &["timeout", "5", "rm", "-rf", "x"], true),
+            ("rm -rf", &["env", "--unset", "A", "setsid", "rm", "-rf", "x"], true),
+            ("rm -rf", &["xargs", "-n", "1", "rm", "-rf"], true),
+            ("rm -rf", &["find", ".", "-exec", "rm", "-rf", "{}", "+"], true),
+            ("rm -rf", &["env", "-S", "rm -rf x"], true),
+            ("rm -rf", &["env", "--split-string=rm -rf x"], true),
+            ("rm -rf", &["env", "-Srm -rf x"], true),
+            ("rm -rf", &["sudo", "bash", "-c", "rm -rf x"], true),
+            ("rm -rf", &["busybox", "sh", "-c", "rm -rf x"], true),
+            ("rm -rf", &["find", ".", "-name", "rm"], false),
         ] {
             assert_eq!(is_meant(trigger, argv), expected, "{trigger}: {argv:?}");
         }
@@ -289,6 +353,33 @@ mod tests {
             ("A=1 sudo rm -rf x", true),
             ("sh -c 'rm -rf x'", true),
             ("'r'm \"-rf\" x", true),
+            ("echo $(true)#; rm -rf x", true),
+            ("echo \"$(date) it's\"; rm -rf x; echo \"it's\"", true),
+            ("echo \"`rm -rf x`\"", true),
+            ("cat <<E\nit's\nE\nrm -rf x", true),
+            ("bash <<<'rm -rf x'", true),
+            ("bash <<E\nrm -rf x\nE", true),
+            ("echo $((1<<2))\nrm -rf x", true),
+            ("rm>/dev/null -rf x", true),
+            ("2>/dev/null rm -rf x", true),
+            ("rm &>/dev/null -rf x", true),
+            ("{rm,-rf,x}>/dev/null", true),
+            ("$'rm' -rf x", true),
+            ("rm$IFS-rf${IFS}x", true),
+            ("r$@m -rf x", true),
+            ("$nothing rm -rf x", true),
+            ("eval 'rm -rf' x", true),
+            ("echo x | xargs rm -rf", true),
+            ("trap 'rm -rf x' EXIT", true),
+            ("alias q='rm -rf'", true),
+            ("coproc rm -rf x", true),
+            ("function f { rm -rf x; }; f", true),
+            ("sh -c \"sh -c 'rm -rf x'\"", true),
+            ("for a in b; do case $a in b) rm -rf x;; esac; done", true),
+            ("echo a\u{a0}# ; rm -rf x", true),
+            ("cat <<E\nit's\nE\nrm x", false),
+            ("rm x # -rf", false),
+            ("rm x >-rf", false),
             ("echo 'rm -rf x'", false),
             ("echo rm -rf x", false),
             ("# rm -rf x", false),
@@ -300,6 +391,41 @@ mod tests {
             assert_eq!(is_meant("rm -rf", &["sh", "-lc", line]), expected, "{line}");
         }
         assert!(!is_meant("rm -rf", &["python3", "-c", "rm -rf x"]));
+    }
+
+    #[test]
+    fn a_line_is_found_behind_the_options_of_a_shell() {
+        for (argv, expected) in [
+            (&["sh", "-ce", "rm -rf x"][..], true),
+            (&["bash", "-c", "-e", "rm -rf x"], true),
+            (&["bash", "-c", "--", "rm -rf x"], true),
+            (&["bash", "--norc", "-o", "pipefail", "+x", "-c", "rm -rf x"], true),
+            (&["bash", "-ec", "-o", "pipefail", "rm -rf x"], true),
+            (&["bash", "--rcfile", "y", "-ceo", "pipefail", "rm -rf x"], true),
+            (&["sh", "-c", "\"$@\"", "sh", "rm", "-rf", "x"], true),
+            (&["sh", "-c", "$1 ${2} x", "sh", "rm", "-rf"], true),
+            (&["sh", "-c", "echo $x", "sh", "rm", "-rf"], false),
+            (&["sh", "script", "-c", "rm -rf x"], false),
+            (&["sh"], false),
+        ] {
+            assert_eq!(is_meant("rm -rf", argv), expected, "{argv:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_looked_at_is_meant() {
+        let long = format!(": {}\n", "x".repeat(MAX_LINE));
+        let deep = "$(".repeat(1000);
+        let mut nested = "true".to_owned();
+        for _ in 0..MAX_DEPTH {
+            nested = format!("eval {nested}");
+        }
+        for line in [&long, &deep, &nested] {
+            assert!(is_meant("rm -rf", &["sh", "-c", line]));
+        }
+        let many = vec!["x"; MAX_ARGUMENTS + 1];
+        assert!(is_meant("rm -rf", &[&["xargs"][..], &many].concat()));
+        assert!(!is_meant("rm -rf", &[&["echo"][..], &many].concat()));
     }
 
     #[test]
