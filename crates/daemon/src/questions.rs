@@ -104,9 +104,10 @@ impl DaemonQuestions {
         registry: Option<&Arc<RegistryHandle>>,
         argv: &[Vec<u8>],
     ) -> Result<(), SupervisorError> {
-        let Some(rule) = self.rule_of_command(entry, argv) else {
+        let rules = self.rules_of_command(entry, argv);
+        if rules.is_empty() {
             return Ok(());
-        };
+        }
         let about = ApprovalSubject::Command {
             argv: argv.iter().map(|word| Text(word.clone())).collect(),
         };
@@ -120,10 +121,13 @@ impl DaemonQuestions {
             let why = format!("somebody has to be asked, and it is longer than the {MAX_COMMAND} bytes that are shown");
             return Err(not_allowed(why));
         }
-        match self.ask(entry, registry, about, rule).await {
-            answer if answer.allows() => Ok(()),
-            answer => Err(not_allowed(answer.to_string())),
+        for rule in rules {
+            let answer = self.ask(entry, registry, about.clone(), rule).await;
+            if !answer.allows() {
+                return Err(not_allowed(answer.to_string()));
+            }
         }
+        Ok(())
     }
 
     /// Asks before a sandbox is put back to a checkpoint, if a rule says so.
@@ -157,15 +161,20 @@ impl DaemonQuestions {
         }
     }
 
-    /// The first rule that is about the command. One that was allowed in this sandbox hides no other: a line has many commands.
-    fn rule_of_command(&self, entry: &SandboxEntry, argv: &[Vec<u8>]) -> Option<AskingRule> {
+    /// The first rule of the owner's that is about the command, and the first one of who made the sandbox: neither answers for the
+    /// other. One that was allowed in this sandbox hides no other: a line has many commands.
+    fn rules_of_command(&self, entry: &SandboxEntry, argv: &[Vec<u8>]) -> Vec<AskingRule> {
         let find = |triggers: &[CommandTrigger], is_owners| {
             let meant = triggers.iter().filter(|trigger| trigger.matches(argv));
             let mut rules = meant.map(|trigger| format!("ask_before: {trigger}"));
             let text = rules.find(|text| !self.is_allowed(entry, text))?;
             Some(AskingRule { text, is_owners })
         };
-        find(&self.before, true).or_else(|| find(&entry.specification().lifecycle.ask_before, false))
+        let owners = find(&self.before, true);
+        let makers = find(&entry.specification().lifecycle.ask_before, false);
+        // The same words twice are one question, which is the owner's.
+        let makers = makers.filter(|rule| owners.as_ref().is_none_or(|owners| owners.text != rule.text));
+        owners.into_iter().chain(makers).collect()
     }
 
     /// Whether nobody is asked again in this sandbox what the rule asks.
@@ -285,9 +294,12 @@ impl DaemonQuestions {
         taken.is_some_and(|open| open.answer.send(answer).is_ok())
     }
 
-    /// Forgets what was allowed for a sandbox that has ended.
+    /// Forgets what was allowed for a sandbox that has ended, and what is asked about it: whoever waits for an answer waits no more.
     pub(crate) fn forget(&self, sandbox: &str) {
-        self.with(|waiting| waiting.allowed.retain(|(of, _)| of != sandbox));
+        self.with(|waiting| {
+            waiting.allowed.retain(|(of, _)| of != sandbox);
+            waiting.open.retain(|_, open| open.sandbox != sandbox);
+        });
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Waiting) -> T) -> T {

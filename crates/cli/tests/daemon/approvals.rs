@@ -264,14 +264,29 @@ fn a_command_that_is_named_waits_for_an_answer() {
             .unwrap();
         within(waiting).await.unwrap().unwrap();
 
+        // Where both ask, both answer.
+        let twice = starting(&daemon, &made.id, "dd if=/dev/null; mkfifo /tmp/pipe").await;
+        for (who, rule) in [(&owner, "ask_before: dd"), (&me, "ask_before: mkfifo")] {
+            let open = question(&daemon, &me).await;
+            assert_eq!(open.rule.as_deref(), Some(rule));
+            within(daemon.decide(who, &open.id, ApprovalAnswer::Once))
+                .await
+                .unwrap();
+        }
+        within(twice).await.unwrap().unwrap();
+
         let audit = world.site.succeed(["audit", "show"]);
         let decided: Vec<&str> = audit.lines().filter(|line| line.contains("approval_decided")).collect();
-        assert_eq!(decided.len(), 4, "{audit}");
+        assert_eq!(decided.len(), 6, "{audit}");
         assert!(
             decided[0].contains("rm -rf /tmp/x") && decided[0].contains("denied"),
             "{audit}"
         );
+        // Nobody waits for an answer about a sandbox that is gone.
+        let ends = starting(&daemon, &made.id, "mkfifo /tmp/other").await;
+        question(&daemon, &me).await;
         within(daemon.kill(&me, &made.id)).await.unwrap();
+        assert!(within(ends).await.unwrap().is_err());
         world.emptied().await;
     });
 }
