@@ -30,6 +30,8 @@ pub(crate) struct SubmittedProgram {
     pub(crate) expected: Option<Vec<u8>>,
     /// An archive of further files.
     pub(crate) archive: Option<Vec<u8>>,
+    /// Bytes that its program has of its own until it is over: an archive has many more than it takes.
+    pub(crate) of_program: usize,
     /// What else was said, as it is told again.
     pub(crate) settings: Map<String, Value>,
 }
@@ -133,6 +135,7 @@ impl Submission {
             stdin,
             expected,
             archive,
+            of_program,
             settings: _,
         } = &self.program;
         let given = [stdin, expected, archive].into_iter().flatten().map(Vec::len);
@@ -141,7 +144,7 @@ impl Submission {
             SubmissionProgress::Over { outcome, .. } => {
                 given + outcome.stdout.len() + outcome.stderr.len() + outcome.compile_output.len()
             }
-            SubmissionProgress::Waiting | SubmissionProgress::Running => given,
+            SubmissionProgress::Waiting | SubmissionProgress::Running => given + of_program,
         }
     }
 }
@@ -349,6 +352,20 @@ mod tests {
         store.finish(&large, accepted());
         store.add("a", program(200)).unwrap();
         assert!(store.find("a", &large.token).is_none());
+    }
+
+    #[test]
+    fn what_a_program_has_beside_counts_until_it_is_over() {
+        let store = SubmissionStore::default();
+        let packed = || SubmittedProgram {
+            of_program: MAX_BYTES_OF_KEY / 2,
+            ..program(1)
+        };
+        let one = store.add("a", packed()).unwrap();
+        assert_eq!(store.add("a", packed()).unwrap_err(), SubmissionError::Memory);
+        store.finish(&one, accepted());
+        store.add("a", packed()).unwrap();
+        assert!(store.find("a", &one.token).is_some());
     }
 
     #[test]

@@ -177,10 +177,12 @@ pub(super) fn prepared(
             compiler_options: options,
         },
     };
+    let of_program = program.files.iter().map(ProgramFile::len).sum::<usize>() + program.stdin.len();
     Ok(PreparedSubmission {
         program,
         cpu,
         submitted: SubmittedProgram {
+            of_program,
             source,
             stdin,
             expected: bytes("expected_output", new.expected_output.as_deref(), is_base64)?,

@@ -68,6 +68,11 @@ impl ProgramFile {
         self.name == name
     }
 
+    /// How many bytes it has, with its name.
+    pub(crate) fn len(&self) -> usize {
+        self.name.len() + self.contents.len()
+    }
+
     fn named(name: String, contents: Vec<u8>, is_code: bool) -> Result<Self, ProgramFileError> {
         let leads_elsewhere = |part: &str| part.is_empty() || part == "." || part == "..";
         if name.contains('\0') || name.len() > MAX_NAME_LENGTH || name.split('/').any(leads_elsewhere) {
