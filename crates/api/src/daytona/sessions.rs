@@ -51,8 +51,6 @@ const INPUT_MS: u64 = 10_000;
 const GIVES_INPUT: &str = "cd \"$1\" && [ -e reads ] || exit 1; \
     until [ -p stdin ]; do [ -e code ] && exit 1; sleep 0.02; done; exec cat >stdin";
 
-pub(super) const SIGKILL: i32 = 9;
-
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct NewSession {
@@ -166,11 +164,7 @@ pub(crate) async fn delete(
 ) -> Result<Response<Body>, ApiRefusal> {
     let toolbox = Toolbox::open(asked, given).await?;
     let id = there(&toolbox, session).await?;
-    let ended = toolbox.supervisor.signal(&selector(&id), SIGKILL).await;
-    match ended {
-        Ok(()) | Err(SupervisorError::NoProcess) => {}
-        Err(error) => return Err(toolbox.refused(&error)),
-    }
+    toolbox.end(&selector(&id)).await?;
     // It may never have had a command.
     let _gone = toolbox.files().await?.remove(directory(&id).as_bytes()).await;
     Ok(done(StatusCode::NO_CONTENT))

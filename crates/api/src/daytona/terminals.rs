@@ -12,7 +12,6 @@ use data_encoding::BASE64URL_NOPAD;
 use http::{Response, StatusCode};
 use offleash_core::exec::ExecEnd;
 use offleash_supervisor::service::client::{ExecNews, ExecStream, SupervisorClient};
-use offleash_supervisor::service::error::SupervisorError;
 use offleash_supervisor::service::message::{ProcessInfo, Selector, StartExec};
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
@@ -20,9 +19,9 @@ use serde::{Deserialize, Serialize};
 use super::done;
 use super::files::contents;
 use super::process::write;
-use super::sessions::{DIRECTORY, SIGKILL, checked};
+use super::sessions::{DIRECTORY, checked};
 use super::socket::{self, ENVS, EXIT_CONTROL, NORMAL, WENT_WRONG};
-use super::toolbox::{ToolCommand, Toolbox};
+use super::toolbox::{SIGKILL, ToolCommand, Toolbox};
 use crate::control::ApiRequest;
 use crate::http::answer::{self, ApiRefusal};
 use crate::http::body::Body;
@@ -305,10 +304,8 @@ pub(crate) async fn get(asked: &ApiRequest<'_>, segments: PathSegments<'_>) -> R
 
 pub(crate) async fn delete(asked: &ApiRequest<'_>, segments: PathSegments<'_>) -> Result<Response<Body>, ApiRefusal> {
     let (toolbox, terminal) = found(asked, segments).await?;
-    match toolbox.supervisor.signal(&terminal.selector(), SIGKILL).await {
-        Ok(()) | Err(SupervisorError::NoProcess) => Ok(done(StatusCode::NO_CONTENT)),
-        Err(error) => Err(toolbox.refused(&error)),
-    }
+    toolbox.end(&terminal.selector()).await?;
+    Ok(done(StatusCode::NO_CONTENT))
 }
 
 pub(crate) async fn resize(

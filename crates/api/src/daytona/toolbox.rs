@@ -1,12 +1,14 @@
 //! One sandbox of the caller's, as all that is below `/api/toolbox/ID` has it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use offleash_daemon::SandboxView;
-use offleash_supervisor::service::client::{ExecStream, SupervisorClient};
+use offleash_supervisor::service::client::{ExecNews, ExecStream, SupervisorClient};
 use offleash_supervisor::service::error::SupervisorError;
 use offleash_supervisor::service::files::FileChannel;
-use offleash_supervisor::service::message::StartExec;
+use offleash_supervisor::service::message::{Selector, StartExec};
+use tokio::time::timeout;
 
 use crate::commands::{self, CommandOutcome, OutputBounds};
 use crate::control::ApiRequest;
@@ -14,6 +16,10 @@ use crate::http::answer::ApiRefusal;
 use crate::http::failure;
 use crate::http::path::{PathError, PathStart, below};
 use crate::http::query;
+
+pub(super) const SIGKILL: i32 = 9;
+/// How long a command that was killed may take to end.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What is kept of what a program says about why it failed.
 const MAX_REASON: usize = 1024;
@@ -131,6 +137,24 @@ impl<'a> Toolbox<'a> {
             }
         }
         Err(self.refused(&last))
+    }
+
+    /// Ends a command, and whatever it started. When this answers it has ended, and another one can have its name.
+    pub(super) async fn end(&self, which: &Selector) -> Result<(), ApiRefusal> {
+        let ended = async {
+            let mut news = self.supervisor.attach(which).await?;
+            self.supervisor.signal(which, SIGKILL).await?;
+            while !matches!(news.next().await?, None | Some(ExecNews::Ended(_))) {}
+            Ok(())
+        };
+        match timeout(END_TIMEOUT, ended).await {
+            Ok(Ok(()) | Err(SupervisorError::NoProcess)) => Ok(()),
+            Ok(Err(error)) => Err(self.refused(&error)),
+            Err(_) => Err(ApiRefusal::new(
+                http::StatusCode::GATEWAY_TIMEOUT,
+                "it was killed, and has not ended yet",
+            )),
+        }
     }
 
     /// Runs a command to its end.

@@ -95,6 +95,10 @@ def keeps_sessions(sandbox):
     process.delete_session("work")
     assert process.list_sessions() == []
     refused(process.get_session, "work", kind=DaytonaNotFoundError)
+    # The name of one that was deleted is free.
+    for _ in range(10):
+        process.create_session("again")
+        process.delete_session("again")
     process.create_session("short")
     told = process.execute_session_command("short", SessionExecuteRequest(command="echo bye; exit 3"))
     assert (told.exit_code, told.stdout) == (3, "bye\n"), told
