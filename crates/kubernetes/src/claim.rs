@@ -125,6 +125,7 @@ fn check(claim: &SandboxClaim, template: &SandboxTemplate) -> Result<(), (&'stat
     }
     let containers = &template.spec.blueprint.pod_template.spec["containers"];
     let container = containers[0]["name"].as_str().unwrap_or_default();
+    check_metadata(claim, template)?;
     let policy = template.spec.env_vars_injection_policy;
     for variable in &claim.spec.env {
         let refuse = |told: String| Err(("EnvVarsError", format!("spec.env[{}]: {told}", variable.name)));
@@ -140,6 +141,45 @@ fn check(claim: &SandboxClaim, template: &SandboxTemplate) -> Result<(), (&'stat
         }
     }
     Ok(())
+}
+
+/// Whether a claim's labels and annotations say nothing that is the template's to say, or the cluster's.
+fn check_metadata(claim: &SandboxClaim, template: &SandboxTemplate) -> Result<(), (&'static str, String)> {
+    let (given, there) = (
+        &claim.spec.additional_pod_metadata,
+        &template.spec.blueprint.pod_template.metadata,
+    );
+    for (field, given, there) in [
+        ("labels", &given.labels, &there.labels),
+        ("annotations", &given.annotations, &there.annotations),
+    ] {
+        for (name, value) in given {
+            let refuse = |told: &str| {
+                let place = format!("spec.additionalPodMetadata.{field}[{name}]");
+                Err(("PodMetadataError", format!("{place}: {told}")))
+            };
+            if is_reserved(name) {
+                return refuse("names of offleash and of Kubernetes are the template's to say");
+            }
+            if there.get(name).is_some_and(|there| there != value) {
+                return refuse("the template says something else");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a label or an annotation of this name is read by this controller, or by the cluster.
+fn is_reserved(name: &str) -> bool {
+    let domain = name.split_once('/').map_or("", |(domain, _)| domain);
+    let is_of = |owner: &str| {
+        domain
+            .strip_suffix(owner)
+            .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
+    ["offleash", "k8s.io", "x-k8s.io", "kubernetes.io"]
+        .into_iter()
+        .any(is_of)
 }
 
 /// Makes a Sandbox of a pool a claim's, if it is still as it was read.
@@ -301,6 +341,33 @@ mod tests {
             spec["containers"][0]["env"],
             json!([{ "name": "A", "value": "2" }, { "name": "B", "value": "2" }])
         );
+    }
+
+    #[test]
+    fn a_claim_says_nothing_that_is_the_templates_to_say() {
+        let mut template = template("Allowed");
+        let metadata = json!({ "labels": { "team": "a" }, "annotations": { "sidecar.example/inject": "false" } });
+        template.spec.blueprint.pod_template.metadata = serde_json::from_value(metadata).unwrap();
+        for (metadata, is_fine) in [
+            (
+                json!({ "labels": { "team": "a", "user": "b", "example.org/user": "c" } }),
+                true,
+            ),
+            (json!({ "annotations": { "note": "b", "noffleash/x": "c" } }), true),
+            (json!({ "labels": { "team": "b" } }), false),
+            (json!({ "annotations": { "sidecar.example/inject": "true" } }), false),
+            (json!({ "annotations": { "offleash/template": "another" } }), false),
+            (json!({ "annotations": { "offleash/suspend-mode": "full" } }), false),
+            (json!({ "labels": { "agents.x-k8s.io/claim-uid": "u" } }), false),
+            (json!({ "labels": { "app.kubernetes.io/name": "offleash" } }), false),
+        ] {
+            let checked = check(&claim(json!({ "additionalPodMetadata": metadata })), &template);
+            assert_eq!(
+                checked.map_err(|(reason, _)| reason),
+                if is_fine { Ok(()) } else { Err("PodMetadataError") },
+                "{metadata}"
+            );
+        }
     }
 
     #[test]
