@@ -63,7 +63,12 @@ pub(crate) fn placeholder(
             ..ObjectMeta::default()
         },
         spec: Some(PodSpec {
-            affinity: Some(affinity(wanted.affinity.unwrap_or_default(), settings, pinned)),
+            // A pod that names its node itself passes the scheduler by, and with it what the node has room for.
+            affinity: Some(affinity(
+                wanted.affinity.unwrap_or_default(),
+                settings,
+                wanted.node_name.as_deref().into_iter().chain(pinned),
+            )),
             automount_service_account_token: Some(false),
             containers: vec![Container {
                 name: "placeholder".to_owned(),
@@ -85,7 +90,6 @@ pub(crate) fn placeholder(
                 ..Container::default()
             }],
             enable_service_links: Some(false),
-            node_name: wanted.node_name,
             node_selector: wanted.node_selector,
             preemption_policy: wanted.preemption_policy,
             priority_class_name: wanted.priority_class_name,
@@ -111,8 +115,12 @@ pub(crate) fn placeholder(
     })
 }
 
-/// What a template asks for, where a daemon is, and on the one node that has the files.
-fn affinity(mut wanted: Affinity, settings: &PlaceholderSettings, pinned: Option<&str>) -> Affinity {
+/// What a template asks for, where a daemon is, and on the one node that is named, or has the files.
+fn affinity<'a>(
+    mut wanted: Affinity,
+    settings: &PlaceholderSettings,
+    pinned: impl Iterator<Item = &'a str>,
+) -> Affinity {
     let beside_daemons = PodAffinityTerm {
         label_selector: Some(LabelSelector {
             match_labels: Some(settings.daemons.clone()),
@@ -125,7 +133,7 @@ fn affinity(mut wanted: Affinity, settings: &PlaceholderSettings, pinned: Option
     let pods = wanted.pod_affinity.get_or_insert_with(PodAffinity::default);
     let required = &mut pods.required_during_scheduling_ignored_during_execution;
     required.get_or_insert_default().push(beside_daemons);
-    if let Some(node) = pinned {
+    for node in pinned.filter(|node| !node.is_empty()) {
         pin(wanted.node_affinity.get_or_insert_with(NodeAffinity::default), node);
     }
     wanted

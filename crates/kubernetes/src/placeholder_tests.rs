@@ -68,6 +68,19 @@ fn a_placeholder_has_resources_and_place_of_the_template_and_nothing_of_its_work
 }
 
 #[test]
+fn a_node_that_is_named_is_the_schedulers_to_give() {
+    let spec = json!({ "containers": [{ "name": "main" }], "nodeName": "node-3" });
+    let pod = placeholder(&sandbox(spec), &settings(), None).unwrap();
+    let spec = serde_json::to_value(pod.spec.unwrap()).unwrap();
+    assert_eq!(spec.get("nodeName"), None);
+    let node = &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    assert_eq!(
+        node["nodeSelectorTerms"][0]["matchFields"][0]["values"],
+        json!(["node-3"])
+    );
+}
+
+#[test]
 fn a_sandbox_that_has_files_on_a_node_goes_nowhere_else() {
     let terms = json!([{ "matchExpressions": [{ "key": "a", "operator": "Exists" }] }, { "matchFields": [] }]);
     let with_terms = json!({
