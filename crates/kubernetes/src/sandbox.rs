@@ -446,7 +446,7 @@ async fn make(
         },
         None => None,
     };
-    let digest = wanted.policy.as_ref().map(digest_of);
+    let digest = wanted.policy.as_ref().map(|policy| digest_of(context, sandbox, policy));
     let view = match there {
         Some(view) => {
             record.id = Some(view.id.clone());
@@ -565,11 +565,13 @@ fn asked(controller: &str, sandbox: &Sandbox, wanted: &WantedSandbox) -> NativeS
     }
 }
 
-fn digest_of(policy: &NativePolicy) -> String {
-    let text = json!(policy).to_string();
-    Sha256::digest(text.as_bytes())
-        .iter()
-        .take(8)
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+/// A digest of a policy that nobody else can tell beforehand: whoever may write a Sandbox writes what is on record of it.
+fn digest_of(context: &Context, sandbox: &Sandbox, policy: &NativePolicy) -> String {
+    let key = Sha256::digest(context.config.key.reveal());
+    let digest = Sha256::new()
+        .chain_update(key)
+        .chain_update(sandbox.uid().unwrap_or_default())
+        .chain_update(json!(policy).to_string());
+    let digest = digest.finalize();
+    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
