@@ -90,11 +90,16 @@ pub(crate) async fn is_node(context: &Context, node: &str) -> Result<bool, Recon
     Ok(found.is_some())
 }
 
-/// Deletes the placeholder, if there is one of ours.
-pub(crate) async fn remove_placeholder(context: &Context, sandbox: &Sandbox) -> Result<(), ReconcileError> {
+/// The placeholder, if there is one of ours that stays.
+pub(crate) async fn placeholder_of(context: &Context, sandbox: &Sandbox) -> Result<Option<Pod>, ReconcileError> {
     let pods: Api<Pod> = context.api(&sandbox.namespace().unwrap_or_default());
     let found = trying("look for the placeholder", pods.get_opt(&sandbox.name_any()).await)?;
-    match found.filter(|pod| is_placeholder_of(pod, sandbox) && pod.metadata.deletion_timestamp.is_none()) {
+    Ok(found.filter(|pod| is_placeholder_of(pod, sandbox) && pod.metadata.deletion_timestamp.is_none()))
+}
+
+/// Deletes the placeholder, if there is one of ours.
+pub(crate) async fn remove_placeholder(context: &Context, sandbox: &Sandbox) -> Result<(), ReconcileError> {
+    match placeholder_of(context, sandbox).await? {
         Some(pod) => context.delete(&pod, DeleteParams::default()).await,
         None => Ok(()),
     }

@@ -15,8 +15,11 @@ use crate::config::DaemonKey;
 
 /// The longest answer that is read.
 const MAX_ANSWER: u64 = 1 << 20;
-/// The most pages of a list.
+/// The most pages of a list, and the most sandboxes that are kept of it.
 const MAX_PAGES: usize = 200;
+const MAX_LISTED: usize = 10_000;
+/// The longest label that is kept of a sandbox in a list.
+const MAX_LABEL: usize = 256;
 /// What is told of a daemon's refusal.
 const MAX_MESSAGE: usize = 512;
 
@@ -126,6 +129,9 @@ pub(crate) struct NativeView {
     /// When its time is up.
     #[serde(default)]
     pub(crate) ends_at: String,
+    /// What is kept of it while it is paused: `full` or `filesystem`.
+    #[serde(default)]
+    pub(crate) pause_mode: Option<String>,
     /// Its labels.
     #[serde(default)]
     pub(crate) metadata: BTreeMap<String, String>,
@@ -205,14 +211,20 @@ impl NodeDaemon {
         Ok(answer["id"].as_str().filter(|id| is_id(id)).map(str::to_owned))
     }
 
-    /// The sandboxes of the key, page after page.
-    pub(crate) async fn list(&self) -> Result<Vec<NativeView>, NativeError> {
+    /// The sandboxes of the key, page after page, with these labels of theirs.
+    pub(crate) async fn list(&self, labels: &[&str]) -> Result<Vec<NativeView>, NativeError> {
         let (mut all, mut next) = (Vec::new(), String::new());
         for _ in 0..MAX_PAGES {
             let path = format!("/v1/sandboxes?limit=100{next}");
             let page: Page = self.read(self.ask(self.request(Method::GET, &path, None)?).await?)?;
-            all.extend(page.sandboxes.into_iter().filter(|view| is_id(&view.id)));
-            match page.next.filter(|next| is_token(next)) {
+            let room = MAX_LISTED - all.len();
+            all.extend(
+                page.sandboxes
+                    .into_iter()
+                    .filter_map(|view| listed(view, labels))
+                    .take(room),
+            );
+            match page.next.filter(|next| is_token(next) && all.len() < MAX_LISTED) {
                 Some(token) => next = format!("&nextToken={token}"),
                 None => break,
             }
@@ -319,6 +331,26 @@ pub(crate) fn is_id(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
+/// What is kept of a sandbox in a list, which is read whole: what says whose it is.
+fn listed(view: NativeView, labels: &[&str]) -> Option<NativeView> {
+    let NativeView {
+        id,
+        state,
+        mut metadata,
+        ..
+    } = view;
+    metadata.retain(|name, value| labels.contains(&name.as_str()) && value.len() <= MAX_LABEL);
+    let has_size = is_id(&id) && state.len() <= MAX_LABEL;
+    has_size.then_some(NativeView {
+        id,
+        state,
+        metadata,
+        level: String::new(),
+        ends_at: String::new(),
+        pause_mode: None,
+    })
+}
+
 /// Whether a text can stand in a query as it is.
 fn is_token(text: &str) -> bool {
     text.len() <= 512
@@ -339,4 +371,28 @@ fn shortened(text: &str) -> String {
         .filter(|letter| !letter.is_control())
         .take(MAX_MESSAGE)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_kept_within_bounds_whatever_a_daemon_says() {
+        let view = |id: &str, name: &str, value: &str| {
+            let view = json!({ "id": id, "state": "running", "level": "x".repeat(9999), "metadata": { name: value } });
+            listed(serde_json::from_value(view).unwrap(), &["kubernetes.uid"])
+        };
+        let kept = view("i1", "kubernetes.uid", "u-1").unwrap();
+        assert_eq!(kept.metadata["kubernetes.uid"], "u-1");
+        assert!(kept.level.is_empty());
+        for (name, value) in [
+            ("other", "a"),
+            ("kubernetes.x", "a"),
+            ("kubernetes.uid", &*"u".repeat(300)),
+        ] {
+            assert!(view("i1", name, value).unwrap().metadata.is_empty(), "{name}");
+        }
+        assert!(view("../x", "kubernetes.uid", "u-1").is_none());
+    }
 }

@@ -72,6 +72,11 @@ impl SandboxRecord {
 pub(crate) const UID_LABEL: &str = "kubernetes.uid";
 /// The same: the controller that had it made.
 pub(crate) const CONTROLLER_LABEL: &str = "kubernetes.controller";
+/// The same: the namespace and the name of its Sandbox.
+pub(crate) const NAMESPACE_LABEL: &str = "kubernetes.namespace";
+pub(crate) const NAME_LABEL: &str = "kubernetes.sandbox";
+/// All labels by which a sandbox is known.
+pub(crate) const RECORD_LABELS: [&str; 4] = [UID_LABEL, CONTROLLER_LABEL, NAMESPACE_LABEL, NAME_LABEL];
 
 /// What a Sandbox's sandbox is called at its daemon: no other one of the key can have the name.
 pub(crate) fn sandbox_name(sandbox: &Sandbox) -> String {

@@ -16,12 +16,12 @@ use sha2::{Digest as _, Sha256};
 use crate::conditions::Finding;
 use crate::context::{Context, ReconcileError, SharedContext, trying};
 use crate::daemons::FoundDaemon;
-use crate::ending::{Ending, end, find, is_node, no_daemon, remove_placeholder};
+use crate::ending::{Ending, end, find, is_node, no_daemon, placeholder_of, remove_placeholder};
 use crate::kinds::{OperatingMode, Sandbox, SandboxTemplate, ShutdownPolicy, words};
 use crate::native::{NativeError, NativePolicy, NativeSandbox, NativeView};
 use crate::network_policy::policy;
 use crate::placeholder::{Placement, is_placeholder_of, placeholder, placement_of, scheduler_words};
-use crate::record::{CONTROLLER_LABEL, SandboxRecord, UID_LABEL, sandbox_name};
+use crate::record::{CONTROLLER_LABEL, NAME_LABEL, NAMESPACE_LABEL, SandboxRecord, UID_LABEL, sandbox_name};
 use crate::report::{POD_SCHEDULED, SUSPENDED, StatusReport, reasons};
 use crate::service;
 use crate::workload::{Workload, WorkloadRefusal, limits_of_pod, pod_spec, workload};
@@ -128,10 +128,12 @@ async fn suspend(context: &Context, sandbox: Sandbox, again: Duration) -> Result
     let mut record = SandboxRecord::of(&sandbox);
     let mut report = StatusReport::of(&sandbox);
     let annotations = &sandbox.spec.blueprint.pod_template.metadata.annotations;
-    let mode = annotations
-        .get(words::SUSPEND_MODE)
-        .and_then(|mode| mode.as_str())
-        .unwrap_or("filesystem");
+    let wants_memory = annotations.get(words::SUSPEND_MODE).and_then(|mode| mode.as_str()) == Some("full");
+    // Memory is kept where a placeholder holds its place, so that the quota counts it.
+    let mode = match wants_memory && placeholder_of(context, &sandbox).await?.is_some() {
+        true => "full",
+        false => "filesystem",
+    };
     let mut told = "there was nothing to keep".to_owned();
     if let Some(node) = record.node.clone() {
         match paused(context, &sandbox, &record, &node, mode).await {
@@ -195,10 +197,28 @@ async fn paused(
     let Some(view) = find(&found, sandbox, record).await.map_err(words)? else {
         return Ok(None);
     };
-    if !view.is_paused() {
+    let keeps_too_much = view.is_paused() && mode != "full" && view.pause_mode.as_deref() == Some("full");
+    if keeps_too_much {
+        found.daemon.resume(&view.id, TIME).await.map_err(words)?;
+    }
+    if keeps_too_much || !view.is_paused() {
         found.daemon.pause(&view.id, mode).await.map_err(words)?;
     }
     Ok(Some(view.id))
+}
+
+/// Pauses a sandbox whose place nothing holds any more, and says so behind what is said. Whoever deletes placeholders, and uses the
+/// quota for others, would have sandboxes that nobody counts.
+async fn without_place(context: &Context, sandbox: &Sandbox) -> String {
+    let record = SandboxRecord::of(sandbox);
+    let Some(node) = &record.node else {
+        return String::new();
+    };
+    match paused(context, sandbox, &record, node, "filesystem").await {
+        Ok(Some(id)) => format!("; sandbox `{id}` is paused until it has a place"),
+        Ok(None) => String::new(),
+        Err(error) => format!("; {error}"),
+    }
 }
 
 /// Sees to it that the sandbox runs where its placeholder is.
@@ -215,12 +235,15 @@ async fn run(context: &Context, sandbox: Sandbox, again: Duration) -> Result<Act
     let mut wanted = match wanted(context, &sandbox).await? {
         Ok(wanted) => wanted,
         Err(refusal) => {
+            let mut told = refusal.to_string();
             // What is there keeps its place, so that the quota counts it, as upstream's pods outlive a change of their template.
             if SandboxRecord::of(&sandbox).node.is_none() {
                 remove_placeholder(context, &sandbox).await?;
                 report.no_pod();
+            } else if placeholder_of(context, &sandbox).await?.is_none() {
+                told += &without_place(context, &sandbox).await;
             }
-            report.not_ready(reasons::NOT_SUPPORTED, refusal.to_string());
+            report.not_ready(reasons::NOT_SUPPORTED, told);
             return report.write(context, &sandbox, Some(again)).await;
         }
     };
@@ -230,10 +253,9 @@ async fn run(context: &Context, sandbox: Sandbox, again: Duration) -> Result<Act
         return place(context, &sandbox, &pods, report).await;
     };
     if !is_placeholder_of(&pod, &sandbox) {
-        let told = format!(
-            "a pod `{}` is there that this controller did not make",
-            sandbox.name_any()
-        );
+        let name = sandbox.name_any();
+        let paused = without_place(context, &sandbox).await;
+        let told = format!("a pod `{name}` is there that this controller did not make{paused}");
         report.not_ready(reasons::NAME_TAKEN, told);
         return report.write(context, &sandbox, Some(again)).await;
     }
@@ -349,7 +371,8 @@ async fn place(
         Err(kube::Error::Api(status)) if status.is_already_exists() => {}
         // A quota that is used up, or a policy that refuses pods: the cluster's own words.
         Err(kube::Error::Api(status)) if status.is_forbidden() || status.is_invalid() => {
-            let told = format!("the API server refuses its placeholder: {}", status.message);
+            let paused = without_place(context, sandbox).await;
+            let told = format!("the API server refuses its placeholder: {}{paused}", status.message);
             report.not_ready(reasons::DEPENDENCIES_NOT_READY, told);
         }
         Err(error) => return trying("make the placeholder", Err(error)),
@@ -536,12 +559,12 @@ fn is_nearly_over(view: &NativeView) -> bool {
 /// The create of a Sandbox.
 fn asked(controller: &str, sandbox: &Sandbox, wanted: &WantedSandbox) -> NativeSandbox {
     let workload = &wanted.workload;
-    let label = |name: &str, value: Option<String>| Some((format!("kubernetes.{name}"), value?));
+    let label = |name: &str, value: Option<String>| Some((name.to_owned(), value?));
     let mut metadata: BTreeMap<String, String> = [
         Some((UID_LABEL.to_owned(), sandbox.uid().unwrap_or_default())),
         Some((CONTROLLER_LABEL.to_owned(), controller.to_owned())),
-        label("namespace", sandbox.namespace()),
-        label("sandbox", sandbox.metadata.name.clone()),
+        label(NAMESPACE_LABEL, sandbox.namespace()),
+        label(NAME_LABEL, sandbox.metadata.name.clone()),
     ]
     .into_iter()
     .flatten()

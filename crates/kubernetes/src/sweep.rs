@@ -13,7 +13,7 @@ use crate::context::{Context, ReconcileError, trying};
 use crate::daemons::node_of;
 use crate::kinds::Sandbox;
 use crate::native::NativeView;
-use crate::record::{CONTROLLER_LABEL, SandboxRecord, UID_LABEL};
+use crate::record::{CONTROLLER_LABEL, NAME_LABEL, NAMESPACE_LABEL, RECORD_LABELS, SandboxRecord, UID_LABEL};
 
 /// How many times as long as a resync it is from one sweep to the next.
 const EVERY: u32 = 4;
@@ -50,7 +50,12 @@ async fn sweep(context: &Context, node: &str, suspects: &BTreeSet<String>) -> Re
         return Ok(Vec::new());
     };
     let mut first = Vec::new();
-    for view in found.daemon.list().await.map_err(|error| error.to_string())? {
+    for view in found
+        .daemon
+        .list(&RECORD_LABELS)
+        .await
+        .map_err(|error| error.to_string())?
+    {
         if view.metadata.get(CONTROLLER_LABEL) != Some(&context.config.name) {
             continue;
         }
@@ -74,7 +79,7 @@ async fn sweep(context: &Context, node: &str, suspects: &BTreeSet<String>) -> Re
 /// Whether there is a Sandbox that has this sandbox on this node.
 async fn is_held(context: &Context, node: &str, view: &NativeView) -> Result<bool, ReconcileError> {
     let label = |name: &str| view.metadata.get(name).filter(|text| is_name(text));
-    let (Some(namespace), Some(name)) = (label("kubernetes.namespace"), label("kubernetes.sandbox")) else {
+    let (Some(namespace), Some(name)) = (label(NAMESPACE_LABEL), label(NAME_LABEL)) else {
         return Ok(false);
     };
     let sandboxes: Api<Sandbox> = context.api(namespace);

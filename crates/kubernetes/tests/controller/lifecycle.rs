@@ -152,6 +152,39 @@ fn a_suspension_that_keeps_memory_keeps_the_place() {
     });
     assert_eq!(site.daemons[0].all()[0]["pause_mode"], "full");
     assert!(site.get(("v1", "pods"), "one").is_some());
+
+    // Memory that no quota counts is not kept.
+    site.delete(("v1", "pods"), "one");
+    site.until("a pause without memory", || {
+        let paused = site.daemons[0].all()[0].clone();
+        (paused["state"] == "paused" && paused["pause_mode"] == "filesystem").then_some(())
+    });
+}
+
+#[test]
+fn a_sandbox_that_the_quota_counts_no_more_does_not_run() {
+    let site = Site::new();
+    let _controller = site.controller("a");
+    site.sandbox("one", &json!({}));
+    site.wait_ready("one");
+    // Its placeholder is deleted, and somebody else has the place.
+    site.api.set_quota(Some(0));
+    site.delete(("v1", "pods"), "one");
+    site.until("a pause", || {
+        (site.daemons[0].all()[0]["state"] == "paused").then_some(())
+    });
+    site.wait(SANDBOXES, "one", |object| {
+        condition(object, "Ready")["message"]
+            .as_str()
+            .unwrap_or_default()
+            .contains("is paused until it has a place")
+    });
+    site.api.set_quota(None);
+    site.wait_ready("one");
+    assert_eq!(
+        (site.daemons[0].creates(), &site.daemons[0].all()[0]["state"]),
+        (1, &json!("running"))
+    );
 }
 
 #[test]
@@ -255,6 +288,12 @@ fn a_sandbox_gets_what_its_placeholder_was_counted_for() {
     site.wait_unready("one", "NotSupported");
     assert!(site.get(("v1", "pods"), "one").is_some());
     assert_eq!(site.made(), 1);
+    assert_eq!(site.daemons[0].all()[0]["state"], "running");
+    // Without a place it runs no longer.
+    site.delete(("v1", "pods"), "one");
+    site.until("a pause", || {
+        (site.daemons[0].all()[0]["state"] == "paused").then_some(())
+    });
 }
 
 #[test]
