@@ -26,7 +26,8 @@ const MAX_DEPTH: usize = 8;
 const MAX_ARGUMENTS: usize = 1024;
 
 /// A command that is meant: an executable by name, or by its absolute path, and words that are among its arguments in that
-/// order. Letters of short options may stand together or apart: `rm -rf` means `rm -f -r x`, too.
+/// order. Letters of short options may stand together or apart, and for a long option that begins with the letter: `rm -rf` means
+/// `rm -f --recursive x`, too, and `git push --force` means `git push -f`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CommandTrigger {
@@ -69,11 +70,17 @@ impl CommandTrigger {
             lines,
             is_too_deep,
         } = shell_line::read(line);
+        // What a shell reads is written by another command of the line.
+        let is_read = commands.iter().any(|command| reads_its_input(command));
+        let words = commands
+            .iter()
+            .flatten()
+            .filter(|word| is_read && word.contains(BLANKS));
         is_too_deep
             || commands
                 .iter()
                 .any(|command| self.matches_words(command, depth + 1, left))
-            || lines.iter().any(|line| self.is_in_line(line, depth + 1, left))
+            || words.chain(&lines).any(|line| self.is_in_line(line, depth + 1, left))
     }
 
     fn matches_words(&self, words: &[String], depth: usize, left: &mut usize) -> bool {
@@ -126,13 +133,18 @@ impl CommandTrigger {
 
     fn are_among(&self, arguments: &[String]) -> bool {
         let options: Vec<&String> = arguments.iter().take_while(|word| *word != "--").collect();
-        let letters: String = options.iter().filter_map(|word| letters_of(word)).collect();
+        let short: String = options.iter().filter_map(|word| letters_of(word)).collect();
+        let long: String = options.iter().filter_map(|word| first_of_long(word)).collect();
         let mut rest = arguments.iter();
-        self.words.iter().all(|word| match letters_of(word) {
-            Some(wanted) => wanted.chars().all(|letter| letters.contains(letter)),
-            None if word.starts_with("--") => options.iter().any(|given| is_option(given, word)),
-            None => rest.any(|given| given == word),
-        })
+        self.words
+            .iter()
+            .all(|word| match (letters_of(word), first_of_long(word)) {
+                (Some(wanted), _) => wanted
+                    .chars()
+                    .all(|letter| short.contains(letter) || long.contains(letter)),
+                (None, Some(first)) => short.contains(first) || options.iter().any(|given| is_option(given, word)),
+                (None, None) => rest.any(|given| given == word),
+            })
     }
 }
 
@@ -140,6 +152,11 @@ impl CommandTrigger {
 fn letters_of(word: &str) -> Option<&str> {
     word.strip_prefix('-')
         .filter(|letters| !letters.is_empty() && !letters.starts_with('-'))
+}
+
+/// The letter that a long option begins with, which often is its short form.
+fn first_of_long(word: &str) -> Option<char> {
+    word.strip_prefix("--")?.chars().next()
 }
 
 /// Whether a word is this long option, with a value or not: programs take the beginning of its name, too.
@@ -216,7 +233,16 @@ fn lines_in(word: &str) -> impl Iterator<Item = &str> {
     let value = word.split_once('=').map(|(_, value)| value);
     let glued = word.strip_prefix('-').and_then(|rest| rest.get(1..));
     let all = [Some(word), value, glued].into_iter().flatten();
-    all.filter(|line| line.contains([' ', '\t', '\n']))
+    all.filter(|line| line.contains(BLANKS))
+}
+
+/// What a line of more than one word has.
+const BLANKS: [char; 3] = [' ', '\t', '\n'];
+
+/// Whether a command is a shell, or ends with one, that is given neither a line nor a script.
+fn reads_its_input(command: &[String]) -> bool {
+    let shell = command.iter().rposition(|word| is_shell(base_name(word)));
+    shell.is_some_and(|place| command[place + 1..].iter().all(|word| word.starts_with(['-', '+'])))
 }
 
 fn is_shell(name: &str) -> bool {
@@ -319,6 +345,10 @@ mod tests {
             ("git push --force", &["git", "push", "--force=yes"], true),
             ("git push --force", &["git", "push", "--force-with-lease"], false),
             ("git reset --hard", &["git", "reset", "--har"], true),
+            ("rm -rf", &["rm", "--recursive", "--force", "x"], true),
+            ("rm -rf", &["rm", "-r", "--verbose", "x"], false),
+            ("git push --force", &["git", "push", "-f"], true),
+            ("git push --force", &["git", "push", "-q"], false),
             ("git reset --hard", &["git", "reset", "--"], false),
             ("git reset", &["git", "log", "resets"], false),
             ("rm -rf", &["sudo", "-u", "root"], false),
@@ -373,6 +403,8 @@ mod tests {
             ("trap 'rm -rf x' EXIT", true),
             ("alias q='rm -rf'", true),
             ("coproc rm -rf x", true),
+            ("echo 'rm -rf x' | sudo sh -e", true),
+            ("printf '%s\n' 'rm -rf x' | tee script", false),
             ("function f { rm -rf x; }; f", true),
             ("sh -c \"sh -c 'rm -rf x'\"", true),
             ("for a in b; do case $a in b) rm -rf x;; esac; done", true),
