@@ -90,7 +90,7 @@ pub(crate) struct NativeSandbox {
 }
 
 /// What a sandbox may use.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NativeLimits {
     /// CPUs at once.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,6 +101,21 @@ pub(crate) struct NativeLimits {
     /// Disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) disk_mib: Option<u64>,
+}
+
+impl NativeLimits {
+    /// The first of these that is more than what is `counted`, if one is; what is not counted is any.
+    pub(crate) fn more_than(&self, counted: &Self) -> Option<&'static str> {
+        let all = [
+            ("cpu", self.cpus.map(u64::from), counted.cpus.map(u64::from)),
+            ("memory", self.memory_mib, counted.memory_mib),
+            ("ephemeral-storage", self.disk_mib, counted.disk_mib),
+        ];
+        let more = all
+            .into_iter()
+            .find(|(_, has, counted)| counted.is_some_and(|counted| *has > Some(counted)));
+        more.map(|(name, ..)| name)
+    }
 }
 
 /// What a sandbox may reach, and who may reach it.
@@ -132,6 +147,9 @@ pub(crate) struct NativeView {
     /// What is kept of it while it is paused: `full` or `filesystem`.
     #[serde(default)]
     pub(crate) pause_mode: Option<String>,
+    /// What it may use.
+    #[serde(default)]
+    pub(crate) limits: NativeLimits,
     /// Its labels.
     #[serde(default)]
     pub(crate) metadata: BTreeMap<String, String>,
@@ -348,6 +366,7 @@ fn listed(view: NativeView, labels: &[&str]) -> Option<NativeView> {
         level: String::new(),
         ends_at: String::new(),
         pause_mode: None,
+        limits: NativeLimits::default(),
     })
 }
 

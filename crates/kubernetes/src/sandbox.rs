@@ -472,6 +472,12 @@ async fn make(
     let digest = wanted.policy.as_ref().map(|policy| digest_of(context, sandbox, policy));
     let view = match there {
         Some(view) => {
+            // A template may have changed before the placeholder was made anew. What a sandbox may use is said when it is made.
+            if let Some(resource) = view.limits.more_than(&wanted.workload.limits) {
+                let paused = without_place(context, sandbox).await;
+                let told = format!("the sandbox has more {resource} than its placeholder counts{paused}");
+                return Ok(Err((reasons::NOT_SUPPORTED, told)));
+            }
             record.id = Some(view.id.clone());
             view
         }

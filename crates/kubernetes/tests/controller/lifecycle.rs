@@ -297,6 +297,38 @@ fn a_sandbox_gets_what_its_placeholder_was_counted_for() {
 }
 
 #[test]
+fn a_placeholder_that_counts_less_than_the_sandbox_has_holds_no_place() {
+    let site = Site::new();
+    let _controller = site.controller("a");
+    site.sandbox("one", &json!({}));
+    site.wait_ready("one");
+    let mut less = container();
+    less["resources"]["limits"]["memory"] = json!("64Mi");
+    let template = |container: Value| json!({ "spec": { "podTemplate": { "spec": { "containers": [container] } } } });
+    let is_seen =
+        |generation: u64| move |object: &Value| condition(object, "Ready")["observedGeneration"] == generation;
+    site.change(SANDBOXES, "one", &template(less));
+    // Whoever has not seen that makes the placeholder as it was.
+    site.wait(SANDBOXES, "one", is_seen(2));
+    site.delete(("v1", "pods"), "one");
+    site.until("a pause", || {
+        (site.daemons[0].all()[0]["state"] == "paused").then_some(())
+    });
+    let unready = site.wait_unready("one", "NotSupported");
+    let told = condition(&unready, "Ready")["message"].as_str().unwrap().to_owned();
+    assert!(told.contains("more memory than its placeholder counts"), "{told}");
+    // As it was, it goes on with its files.
+    site.change(SANDBOXES, "one", &template(container()));
+    site.wait(SANDBOXES, "one", is_seen(3));
+    site.delete(("v1", "pods"), "one");
+    site.wait_ready("one");
+    assert_eq!(
+        (site.daemons[0].creates(), &site.daemons[0].all()[0]["state"]),
+        (1, &json!("running"))
+    );
+}
+
+#[test]
 fn objects_that_are_not_labelled_are_never_touched() {
     let site = Site::new();
     let theirs = site.put(SANDBOXES, json!({
