@@ -142,6 +142,10 @@ def removed(state):
 
 def main():
     known = sorted({path.parent.name for path in HERE.glob("*/test*.*")})
+    options = {word for word in sys.argv[1:] if word.startswith("-")} - {"--fresh"}
+    if options:
+        print(f"{__doc__.rstrip()}\n\nWithout a name all are run: {', '.join(known)}")
+        sys.exit(0 if options <= {"-h", "--help"} else 2)
     names = [word for word in sys.argv[1:] if not word.startswith("-")]
     unknown = [name for name in names if name not in known]
     if unknown:
