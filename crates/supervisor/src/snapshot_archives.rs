@@ -1,6 +1,6 @@
 //! Snapshots as archives: packed for who fetches one, and taken in from who need not be trusted.
 //!
-//! An archive is a layer of OCI (tar, with whiteouts as names), and says of what it is in [`DESCRIPTION`]. It is read and written
+//! An archive is a layer of OCI (tar, with whiteouts as names), and says of what it is in a file of it. It is read and written
 //! as a stream, in a process of its own that is the superuser of the caller's ids. The daemon is its only caller, and says
 //! whose a snapshot is. Deliberately not here: what a description means.
 
