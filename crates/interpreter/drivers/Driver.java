@@ -51,8 +51,6 @@ final class Driver {
         "java.io.*", "java.math.*", "java.net.*", "java.nio.file.*", "java.util.*", "java.util.concurrent.*",
         "java.util.function.*", "java.util.prefs.*", "java.util.regex.*", "java.util.stream.*",
     };
-    // What starts children and waits for them.
-    static final String[] CHILDREN = {"java.lang.ProcessEnvironment", "java.lang.ProcessHandleImpl", "java.lang.ProcessImpl"};
 
     public static void main(String[] arguments) throws Exception {
         // The file that this was read from, in a directory of its own.
@@ -352,10 +350,21 @@ final class Driver {
             for (String each : IMPORTS) shell.eval("import " + each + ";");
             // The first one that runs takes longest.
             shell.eval("1").forEach(event -> shell.drop(event.snippet()));
-            // An interrupt amid the beginning of a class spoils that class for good; a child is what is waited for most.
-            for (String each : CHILDREN) Class.forName(each);
+            startChildren();
             environment = environment();
             environment.forEach(this::setProperty);
+        }
+
+        // An interrupt amid the beginning of a class spoils that class for good; a child is what is waited for most, and has begun all
+        // classes that children take, lambdas among them, once one was started with our streams and one with pipes.
+        private static void startChildren() throws InterruptedException {
+            for (ProcessBuilder each : List.of(new ProcessBuilder("true"), new ProcessBuilder("true").inheritIO())) {
+                try {
+                    each.start().waitFor();
+                } catch (IOException none) {
+                    // Where there is no such program cells may start others.
+                }
+            }
         }
 
         private void setProperty(String name, String value) {
