@@ -18,6 +18,8 @@ pub(super) enum NodeDoing {
     Answers(u16, &'static str),
     /// The same, and closes the connection without having said so.
     AnswersAndEnds(&'static str),
+    /// The first body until something was asked for, the second one from then on.
+    AnswersUntil(&'static str, &'static str, &'static str),
     /// Changes to a protocol of which it sends back all that comes.
     Echoes,
     Hangs,
@@ -130,6 +132,13 @@ fn serve(
             NodeDoing::Hangs => thread::sleep(PATIENCE),
             NodeDoing::Answers(status, body) => {
                 if stream.write_all(written(status, body).as_bytes()).is_err() {
+                    return;
+                }
+            }
+            NodeDoing::AnswersUntil(part, before, after) => {
+                let was_asked = asked.lock().unwrap().iter().any(|line| line.contains(part));
+                let body = if was_asked { after } else { before };
+                if stream.write_all(written(200, body).as_bytes()).is_err() {
                     return;
                 }
             }
