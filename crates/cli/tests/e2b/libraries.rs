@@ -17,7 +17,7 @@ macro_rules! sources {
     };
 }
 
-const PYTHON: [(&str, &str); 53] = sources![
+const PYTHON: [(&str, &str); 55] = sources![
     "clients/python/scripts/make_sync.py",
     "clients/python/src/offleash/__init__.py",
     "clients/python/src/offleash/_async/__init__.py",
@@ -31,6 +31,7 @@ const PYTHON: [(&str, &str); 53] = sources![
     "clients/python/src/offleash/_async/pages.py",
     "clients/python/src/offleash/_async/ports.py",
     "clients/python/src/offleash/_async/sandbox.py",
+    "clients/python/src/offleash/_async/snapshots.py",
     "clients/python/src/offleash/_async/tools.py",
     "clients/python/src/offleash/_async/volumes.py",
     "clients/python/src/offleash/_async/watch.py",
@@ -55,6 +56,7 @@ const PYTHON: [(&str, &str); 53] = sources![
     "clients/python/src/offleash/_sync/pages.py",
     "clients/python/src/offleash/_sync/ports.py",
     "clients/python/src/offleash/_sync/sandbox.py",
+    "clients/python/src/offleash/_sync/snapshots.py",
     "clients/python/src/offleash/_sync/tools.py",
     "clients/python/src/offleash/_sync/volumes.py",
     "clients/python/src/offleash/_sync/watch.py",

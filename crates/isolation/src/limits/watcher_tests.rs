@@ -14,6 +14,9 @@ use offleash_core::limits::MAX_DEPTH;
 
 use super::*;
 
+#[path = "watcher_group_tests.rs"]
+mod with_a_group;
+
 /// A first process that waits until it is told to go on.
 struct WaitingSandbox {
     child: Child,
@@ -266,33 +269,6 @@ fn with_a_group_cpu_time_of_children_that_nobody_waits_for_counts() {
     };
     let mut watcher = LimitWatcher::new(limits, Some(group), sandbox.pid, Vec::new());
     assert_eq!(sandbox.first_hit(&mut watcher), killed(LimitName::CpuTime, 200));
-    sandbox.end(&mut watcher);
-}
-
-#[test]
-fn with_a_group_memory_that_was_there_between_two_looks_is_the_most() {
-    let Some(group) = group(GroupLimits {
-        memory_bytes: Some(256 << 20),
-        ..GroupLimits::default()
-    }) else {
-        return;
-    };
-    let layer = layer();
-    let after = layer.path().join("after");
-    let script = format!(
-        "(x=$(head -c 60000000 /dev/zero | tr '\\0' a); :); : > {}; exec sleep 600",
-        after.display()
-    );
-    let mut sandbox = WaitingSandbox::new(&script);
-    group.join(sandbox.child.id()).unwrap();
-    let mut watcher = LimitWatcher::new(unlimited(), Some(group), sandbox.pid, Vec::new());
-    sandbox.go_on();
-    while !after.exists() {
-        std::thread::yield_now();
-    }
-    let measure = watcher.measure();
-    assert!(measure.memory_peak_bytes > 60_000_000, "{measure:?}");
-    assert!(measure.memory_bytes < 60_000_000, "{measure:?}");
     sandbox.end(&mut watcher);
 }
 
