@@ -140,6 +140,11 @@ fn a_state_that_does_not_fit_below_the_limit_of_the_disk_does_not_end_its_source
         let code =
             "import os\nopen('much', 'wb').write(os.urandom(40 << 20)) and None\nn, large = 1, os.urandom(40 << 20)";
         assert_eq!(cell(&daemon, &source.id, code).await, "");
+        // What room there is was measured, not what was written in this moment.
+        let measured = supervisor(&daemon, &source).await;
+        while within(measured.usage()).await.unwrap().disk_bytes < 40 << 20 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         let error = refused(&daemon, &source).await;
         assert_eq!(error.kind(), ErrorKind::Exhausted, "{error:?}");
         assert!(error.to_string().contains("it is too large"), "{error}");
