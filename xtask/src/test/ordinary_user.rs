@@ -39,19 +39,23 @@ const TESTS_OF_THE_WORKSPACE: [&str; 4] = ["dist", "documents", "drivers", "inva
 
 /// Tests of what is said over HTTP, whoever runs the server: other releases and languages of SDKs, other doors, other amounts. The
 /// newest SDK of Python does all that it can for this user too. A shell that is simulated reads scripts alike for everybody.
-const TESTS_OF_WORDS: [&str; 30] = [
+const TESTS_OF_WORDS: [&str; 35] = [
+    "buckets/src::",
     "cli/api::browsers::what_a_hostile_browser_",
     "cli/api::chromium::puppeteer_",
     "cli/api::chromium_harm::",
     "cli/api::controller::",
     "cli/api::dashboard::browser_",
     "cli/api::front::",
+    "cli/api::keys::",
+    "cli/daemon::approvals::",
     "cli/e2b::agents::",
     "cli/e2b::build_owners::",
     "cli/e2b::builds::an_older_",
     "cli/e2b::builds::the_newest_asynchronous_",
     "cli/e2b::builds::the_newest_javascript_",
     "cli/e2b::cells::",
+    "cli/e2b::desktops::",
     "cli/e2b::doors::",
     "cli/e2b::encrypted::",
     "cli/e2b::gateways::",
@@ -64,6 +68,7 @@ const TESTS_OF_WORDS: [&str; 30] = [
     "cli/e2b::packages::",
     "cli/envd::input::",
     "cli/network::git::",
+    "cli/network::upstream_proxy::",
     "cli/scripts::",
     "cli/telemetry::",
     "interpreter/contexts::hostile::cells_of_java_harm_",
